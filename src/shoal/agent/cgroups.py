@@ -1,4 +1,4 @@
-"""Where the runs of a node may have cgroups of version 2, so that no process of a run can leave it.
+"""Cgroups (version 2) for the runs of a node, so that no process of a run can leave it.
 
 A run's cgroup is ``shoal-<node>-<boot>/<job>.<incarnation>`` below the agent's own, where ``<node>`` identifies the
 node's folder. No controller is used: a cgroup here only holds processes, so that ``cgroup.kill`` ends all of them, and

@@ -123,7 +123,7 @@ class KeeperServerHandle:
         self._send(f"kill {number}")
 
     def kill_all(self) -> None:
-        """Kill the server, which hangs, and with it all its keepers."""
+        """Kill the keeper server, which no longer answers; all its keepers die with it."""
         found = None if self.pid is None else processes.find_process(self.pid)
         if found is not None and found.start == self._start_time:
             processes.send_signal(found, signal.SIGKILL)

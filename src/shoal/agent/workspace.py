@@ -67,7 +67,7 @@ class Workspace:
 
     @property
     def folder(self) -> Path:
-        """The node's own folder."""
+        """The folder in which the agent keeps its files."""
         return self._own
 
     @property

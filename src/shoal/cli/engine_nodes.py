@@ -32,9 +32,9 @@ def engine_cluster(
 
 
 def _surveyed(on: str, provider: "Provider", home: Path, stopped: Callable[[float], bool]) -> "Topology | None":
-    """Return the nodes that an engine has now; while it does not answer, those of the home's journal.
+    """Return the nodes that the engine reports; those of the home's journal while the engine does not answer.
 
-    Without either, wait. None if stopped meanwhile.
+    Without a journal, wait until the engine answers. None if stopped meanwhile.
     """
     from shoal.core.topology import topology_of
     from shoal.live.home import known_cluster

@@ -1,4 +1,4 @@
-"""``shoal shadow``: watch an engine's own queue, and say what other policies would have changed; it changes nothing."""
+"""``shoal shadow``: watch an engine's own queue and report what other policies would have done; it changes nothing."""
 
 import time
 from importlib import import_module

@@ -210,7 +210,7 @@ def read(file: str, given: dict[str, Any]) -> "JobFile":
 
 
 def keyed(jobs: Sequence["Submission"], copies: int) -> list["Submission"]:
-    """``copies`` of each job, each with a key of its own, so that sending it again is harmless."""
+    """Return ``copies`` of each job, each with its own key, so that a submission sent twice is accepted once."""
     from msgspec.structs import replace
 
     def key(job: "Submission", copy: int) -> str:

@@ -179,7 +179,7 @@ class Verdicts(Mapping[JobId, Verdict]):
 
     @property
     def plain(self) -> bool:
-        """Whether the grants are numbers of GPUs only: no kinds, partners, seats, nor whole gangs on one node."""
+        """Whether the grants state numbers of GPUs only: no kinds, partners or seats, and no demand for one node."""
         alone = self.kinds is None and self.partners is None and self.consolidated is None
         return alone and not self.placements
 

@@ -140,7 +140,7 @@ class JobView(msgspec.Struct, eq=False):
 
     @property
     def measured(self) -> tuple[Measurement, ...]:
-        """Every distinct rate measured on it, latest first."""
+        """The rates measured on the job, one for each setting, latest first."""
         return self._snapshot.measurements(self.position)
 
     @property
@@ -307,7 +307,7 @@ class Snapshot:
 
     @cached
     def all_possible(self) -> bool:
-        """Whether every job could run on the present cluster if it were alone."""
+        """Whether each job could run on the present cluster if no other job held GPUs."""
         return (self.columns.all_able and self._no_gang_too_wide) or bool(self.possible.all())
 
     @property

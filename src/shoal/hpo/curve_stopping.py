@@ -18,7 +18,7 @@ from shoal.hpo.search import Kill, Order, SearchPhase, Train, Trial
 
 @dataclass(frozen=True, slots=True)
 class SingleJob:
-    """Trains every trial to its end: an app of one job, or of several without comparison."""
+    """Trains every trial to its end: for an app of one job, or of several that are not compared."""
 
     marks: ClassVar[tuple[float, ...]] = ()
 

@@ -36,7 +36,7 @@ class OptunaSearcher:
         return tuple(k / self.looks for k in range(1, self.looks))
 
     def orders(self, trials: Sequence[Trial]) -> Sequence[Order]:
-        """Kill what the pruner prunes, then begin trials up to ``at_once``."""
+        """Order the end of the trials that the pruner prunes, then the start of new ones until ``at_once`` run."""
         kills = [Kill(n) for n in range(len(self.asked)) if n not in self._finished and self._pruned(n, trials[n])]
         live = sum(trial.running for trial in trials) - len(kills)
         fresh = range(len(self.asked), min(len(self.asked) + self.at_once - live, len(trials)))

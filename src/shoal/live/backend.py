@@ -165,7 +165,7 @@ class LiveBackend(Backend):
             self.on_change()
 
     def close(self) -> None:
-        """Make the next ``wait`` without events return that the run is over."""
+        """End the run: the next ``wait`` that finds no events returns that the run is over."""
         with self._lock:
             self._closed = True
             self._lock.notify_all()
@@ -402,7 +402,7 @@ class LiveBackend(Backend):
         return self._runs.agents.changes
 
     def orders_changed(self, key: AgentKey) -> None:
-        """Let an agent know of a change of its orders other than of its runs, such as a new session."""
+        """Note that an agent has new orders that are not about its runs, e.g. a new session."""
         with self._lock:
             self._runs.waits.orders_changed(self._runs.agents[key])
         self.on_change()

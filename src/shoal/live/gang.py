@@ -197,7 +197,7 @@ class Gang:
 
     @property
     def killed(self) -> bool:
-        """Whether a signal ended a rank, which then had no time to save or does not handle the warning."""
+        """Whether a signal ended a rank: it had no time to save, or does not handle the warning signal."""
         return any(rank.status < 0 for part in self.parts.values() for rank in part.exits)
 
     @property

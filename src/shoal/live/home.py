@@ -259,7 +259,7 @@ def _scan_nodes(records: Iterable[Sequence[Any]]) -> tuple[dict[str, Any], Topol
 
 
 def _joined(record: Sequence[Any]) -> list[Node]:
-    """Return the nodes that join in a raw record."""
+    """Return the nodes that a raw record of events lets join; an empty list for other records."""
     return [Node(*event[3:]) for event in record[2] if event[0] == _JOINED] if record[0] == EVENTS else []
 
 

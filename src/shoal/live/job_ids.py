@@ -20,7 +20,7 @@ class JobIds:
     _given: dict[JobId, None] = field(default_factory=dict)
 
     def new(self, name: str, taken: Callable[[JobId], bool]) -> JobId:
-        """Return a new identifier; ``taken`` says whether a job in the accounts has one."""
+        """Return a new identifier; ``taken(id)`` is true if a job in the accounts has it."""
         while True:
             id = f"{name}-{''.join(secrets.choice(_ALPHABET) for _ in range(5))}"
             if id not in self._given and not taken(id):

@@ -68,7 +68,7 @@ ANY_JOB = JobFilter()
 
 @dataclass(slots=True)
 class JobLists:
-    """The lists last read, by tenant and whether they hold ended jobs; ``accounts_lock`` guards the accounts."""
+    """Cached lists of jobs, one for each tenant with and without ended jobs; ``accounts_lock`` guards the accounts."""
 
     accounts: Accounts
     accounts_lock: threading.RLock

@@ -71,9 +71,9 @@ class JournalWriter:
         return len(self._cpu_seconds) == _IN_A_ROW and min(self._cpu_seconds) > self.long
 
     def rest(self, seconds: float) -> None:
-        """Rest between two cycles: events come together meanwhile, and threads that answer requests get their turn.
+        """Sleep between two cycles, so that events gather in one batch and threads that answer requests can run.
 
-        Where decisions take long, a request that comes meanwhile waits for its acknowledgement only a short time.
+        While decisions are slow it sleeps for a short time only, since requests wait for their acknowledgement.
         """
         if left := self.backend.rest.sleep(seconds):
             self.disk.stopping.wait(min(left, _SOON) if self.slow else left)

@@ -1,4 +1,4 @@
-"""CPUs and memory of nodes, as their agents report them when they connect; not journaled, and not part of placement."""
+"""CPUs and memory of nodes, as agents report them when they connect. They are not journaled; placement ignores them."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

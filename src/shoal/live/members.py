@@ -34,7 +34,7 @@ class Members:
 
     @property
     def away(self) -> frozenset[int]:
-        """The nodes that have an index but are not in the cluster: retired or removed."""
+        """Return the nodes that have an index but are not in the cluster: they are retired or removed."""
         return self.backend.topology.removed.union(self.retired)
 
     @property
@@ -45,7 +45,7 @@ class Members:
         return Topology(nodes, known.types)
 
     def begin(self, declared: Topology) -> None:
-        """Take over the nodes of a journal: removed ones that are declared anew join again."""
+        """Restore the nodes of a journal; a removed node that the settings declare again joins again."""
         for node in declared.nodes:
             if self.backend.topology.node_index[node.name] in self.backend.topology.removed:
                 self.add(NewNode(node.name, node.kind, node.gpus, node.rack))

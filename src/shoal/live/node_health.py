@@ -58,7 +58,7 @@ class NodeHealth:
     _drains: dict[int, _Drain] = field(default_factory=dict)
 
     def resume_counts(self, failures: Mapping[int, Collection[JobNumber]], causes: Mapping[int, str]) -> None:
-        """Take over what a journal says of failed starts."""
+        """Restore the counts of failed starts from a journal."""
         self._failures = {node: set(jobs) for node, jobs in failures.items()}
         self._causes = dict(causes)
 

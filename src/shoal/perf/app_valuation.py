@@ -111,7 +111,7 @@ def phase_seconds(works: Sequence[Work], use: Use) -> Floats:
 
 
 def finish_seconds(phases: Sequence[Sequence[Work]], limit: int) -> Floats:
-    """Seconds that the phases take one after the other, by number of GPUs up to ``limit``, on few nodes."""
+    """Return the seconds of all phases in sequence, by number of GPUs up to ``limit``, on the fewest nodes."""
     total = np.zeros(limit + 1)
     for works in phases:
         total += phase_seconds(works, usable([(work.least, work.most) for work in works], limit))

@@ -77,7 +77,7 @@ class Catalog:
         return ModelType(model, size, kinds, source, profile.per_gpu_batch)
 
     def types(self) -> tuple[ModelType, ...]:
-        """Every model at every standard batch size."""
+        """All pairs of a model and one of its standard batch sizes."""
         return self._types
 
     def profile(self, model: str) -> Profile:

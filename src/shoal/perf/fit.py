@@ -197,7 +197,7 @@ class FitProblem:
         return np.concatenate((*parameters, overlap), axis=1)
 
     def tilted(self, at: Floats) -> Floats:
-        """The same parameters, but with a synchronisation cost that grows with the GPUs from 0 at two."""
+        """Return these parameters with a synchronisation cost of 0 on two GPUs that grows with the number of GPUs."""
         moved = at.copy()
         width = self.passing.shape[1]
         for column in np.flatnonzero(self.slots % 2).tolist():

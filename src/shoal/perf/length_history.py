@@ -243,7 +243,7 @@ class LengthHistory:
     # ── predictions ───────────────────────────────────────────────────────────────────────────────────────────
 
     def view(self, columns: Columns) -> Predictions:
-        """Return the predictions for these jobs, which keep showing this moment."""
+        """Return the predictions for these jobs as of now; lengths that are added later do not change them."""
         self.secure()
         view = Predictions(self, columns)
         self._view = ref(view)

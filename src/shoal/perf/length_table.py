@@ -103,7 +103,7 @@ class Calibration:
             self.tracked[stratum] += step * (np.array(PARTS) - (quantile <= self.tracked[stratum]))
 
     def show(self) -> None:
-        """Let predictions use what was tracked."""
+        """Update the predictions with the lengths tracked since the last call."""
         self.shown = np.sort(np.clip(self.tracked, 0.001, 0.999), axis=1)
 
     def copied(self) -> "Calibration":

@@ -178,7 +178,7 @@ def _drawn(to_come: Sequence[int], at: int, observed: ObservedBatches, done: flo
 
 
 def _runnable(split: Split, known: Mapping[int, float]) -> Split:
-    """The same work without batch sizes that cannot run: it is trained at the others, else at the fastest."""
+    """Return the same work without batch sizes that cannot run: the others get it, or the fastest if none is left."""
     able = [(size, work) for size, work in split if known[size] > 0.0 and work > 0.0]
     left, covered = sum(work for _, work in split), sum(work for _, work in able)
     if not able:

@@ -1,4 +1,4 @@
-"""Network packing: every job on the fewest machines, no two jobs on one machine's network, moves as a last resort.
+"""Network packing: each job on the fewest machines, no two jobs on one machine's network, as few moves as possible.
 
 Made for shares that are a factor or a multiple of the GPUs per machine (``solve.regulation``), which can always be
 seated so. A running job keeps at least one of its GPUs where possible, then as many as possible; it gives up all of

@@ -1,4 +1,4 @@
-"""Which allocations to open and to close, from those that are wanted and those that the engine reports.
+"""Compute which allocations to open and to close, from those that are wanted and those that the engine reports.
 
 A pure function: the time and what was done before are arguments. Called again with its own memory at the same time, it
 does nothing.
@@ -51,7 +51,7 @@ class Tries:
     pause: Seconds
 
     def after(self, now: Seconds) -> "Tries":
-        """Return the tries after one more at ``now``."""
+        """Return these tries with one more, at ``now``, after which the pause doubles."""
         return Tries(now + self.pause, min(2 * self.pause, LONGEST_PAUSE))
 
 

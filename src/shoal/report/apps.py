@@ -61,7 +61,7 @@ def _part_done(history: History) -> Floats:
 
 
 def _most_wanted(history: History, jobs: Int64s) -> float:
-    """The most GPUs that the jobs of an app asked for at one time; at equal times ends come before submissions."""
+    """Return the most GPUs that an app's live jobs asked for at one time."""
     times = np.concatenate([history.ended[jobs], history.submitted[jobs]])
     change = np.concatenate([-history.gpus[jobs], history.gpus[jobs]])
     return float(np.cumsum(change[np.argsort(times, kind="stable")]).max())

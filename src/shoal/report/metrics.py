@@ -139,7 +139,7 @@ def _fairness(history: History, jct: Floats, alone: Alone) -> dict[str, Floats]:
 
 
 def _in_isolation(history: History, length: Floats, gpus: int) -> Floats:
-    """When each job would complete if every live job held 1/n of the cluster."""
+    """Return the time at which each job would complete if each of n live jobs always held 1/n of the cluster."""
     given_up = (history.outcome == JobState.CANCELLED) | (history.outcome == JobState.FAILED)
     return _shared_run(history, np.flatnonzero(~given_up & np.isfinite(length)), length, gpus)
 

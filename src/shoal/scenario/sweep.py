@@ -59,7 +59,7 @@ class Finished:
 def tasks(
     scenario: Scenario, policies: Sequence[str], seeds: Sequence[int], source: WorkloadSource, out: Path | None
 ) -> list[SweepTask]:
-    """A task for every policy on every seed."""
+    """Return one task for each pair of policy and seed."""
     return [SweepTask(replace(scenario, policy=p, seed=s), source, out) for p in policies for s in seeds]
 
 

@@ -56,7 +56,7 @@ class _Open:
 
 @dataclass(slots=True)
 class Connections:
-    """The open connections of a server, the oldest first. Used by the event loop's thread alone."""
+    """The open connections of a server, the oldest first. Only the event loop's thread uses it."""
 
     limits: ServerLimits
     most: int = field(default_factory=_most_connections)

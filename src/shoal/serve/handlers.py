@@ -56,7 +56,7 @@ class JobsQuery(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class CancelQuery(Struct, forbid_unknown_fields=True, frozen=True):
-    """Whether to kill the job's ranks at once, without grace."""
+    """The query of a cancellation: whether to kill the job's ranks at once, without their grace period."""
 
     force: bool = False
 
@@ -261,7 +261,7 @@ class EventStream:
     end: Callable[[], None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Stream until the caller disconnects or the server stops."""
+        """Send the stream until the caller disconnects or the server stops."""
         try:
             await StreamingResponse(self.context.feed.stream(), media_type="text/event-stream")(scope, receive, send)
         finally:

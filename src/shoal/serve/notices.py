@@ -60,7 +60,7 @@ class NoticeSender:
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_SENDERS, "notice"))
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start the thread that sends notices."""
         threading.Thread(target=self._run, name="notices", daemon=True).start()
 
     def stop(self) -> None:
@@ -189,7 +189,7 @@ class EndWatcher:
         self._seen = self.accounts.changes.number
 
     def start(self) -> None:
-        """Begin to look, after each ``wake``."""
+        """Start the thread that looks for ended jobs after each ``wake``."""
         threading.Thread(target=self._run, name="ends", daemon=True).start()
 
     def wake(self) -> None:

@@ -87,7 +87,7 @@ class RequestPipeline:
         return holder
 
     def _host(self, request: Request, route: Route) -> None:
-        """Refuse a name that is not this server's: a page elsewhere could have its own name lead here."""
+        """Refuse a host name that is not this server's, since a foreign page can point its own name at this address."""
         given, hosts = request.headers.get("host", ""), self.context.hosts
         if hosts is None or (not route.roles and route.method == "GET") or is_own_host(given, hosts):
             return

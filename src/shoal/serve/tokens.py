@@ -58,7 +58,7 @@ class Holder:
 
     @property
     def agent(self) -> str:
-        """The node or the allocation that an agent's token speaks for; empty if it speaks for none."""
+        """The node or allocation of an agent's token; empty for other tokens."""
         return self.allocation or self.node or ""
 
     @property
@@ -103,7 +103,7 @@ class Tokens:
         self._store_time()
 
     def now(self) -> float:
-        """Return the time by which tokens expire: the Unix time, unless the machine's clock was far off."""
+        """Return the Unix time by which tokens expire; later changes of the machine's clock do not move it."""
         return self._origin + time.monotonic()
 
     def _store_time(self) -> None:

@@ -118,11 +118,11 @@ class _Line:
         self._recompute(0, len(entries))
 
     def top(self) -> int:
-        """The place of the longest job that (3) puts before every shorter one."""
+        """Return the index of the longest job that condition (3) puts before every shorter one."""
         return self._ahead.rfind(1)
 
     def place_of(self, place: _Place) -> int:
-        """The index of a job in the line."""
+        """Return the index of a job in the order of lengths."""
         return bisect_left(self.places, place)
 
     def replace(self, at: int | None, entry: _Entry | None) -> None:

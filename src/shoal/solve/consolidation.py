@@ -65,7 +65,7 @@ class Localities:
         return made
 
     def limits(self) -> list[tuple[int, int, int]]:
-        """(kind, h, how many gangs of h or more all nodes seat), for each h that sensitive gangs have there."""
+        """Return (kind, h, how many gangs of h GPUs or more fit on all nodes) for each size h of sensitive gangs."""
         return [
             (kind, int(size), sum(node // int(size) for node in self.nodes[kind]))
             for kind in range(len(self.capacity))

@@ -222,7 +222,7 @@ def spread(groups: Groups, x: Floats) -> Spread:
 
 
 def _spread_pairs(groups: Groups, x: Floats) -> tuple[Indices, Floats, Floats, Floats]:
-    """Pairs of jobs, their time together by type, and the speed of each of the two."""
+    """Return pairs of jobs; by pair and GPU type, their time together and the speeds of the first and the second."""
     activities = groups.activities
     types = len(activities.capacity)
     shared = np.flatnonzero((activities.second != NO_PARTNER) & (x > 0))

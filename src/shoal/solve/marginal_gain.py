@@ -57,7 +57,7 @@ _FIRST = 4
 
 
 def _highest(worth: Floats, count: int) -> Flags:
-    """Whether each is among the ``count`` highest; of equals at the threshold, the first."""
+    """Return a mask of the ``count`` highest values; of equal ones at the threshold, the first."""
     taken: Flags = np.ones(len(worth), dtype=bool)
     if count >= len(worth):
         return taken

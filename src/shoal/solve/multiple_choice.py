@@ -54,7 +54,7 @@ class ChoiceTable:
     capacity: Indices
 
     def priced(self, prices: Floats) -> Floats:
-        """The worth of each option less the price of its units."""
+        """Return the worth of each option minus the price of its units."""
         net: Floats = self.worth - prices[self.pools] * self.units
         return net
 
@@ -132,7 +132,7 @@ def _prices(options: ChoiceTable, tolerance: float) -> Floats:
 
 
 def _polished(options: ChoiceTable, prices: Floats, value: float) -> Floats:
-    """Prices with a lower bound, by Polyak's subgradient steps towards a known value."""
+    """Return prices that give a lower bound on the best value, by Polyak's subgradient steps towards ``value``."""
     best, lowest, patience = prices, _bound(options, prices), 1.0
     at, rows = prices.copy(), np.arange(len(options.worth)) * options.worth.shape[1]
     pools, units = options.pools.ravel(), options.units.ravel().astype(np.float64)
@@ -158,7 +158,7 @@ def _polished(options: ChoiceTable, prices: Floats, value: float) -> Floats:
 
 
 def _repaired(options: ChoiceTable, picks: Indices) -> Indices:
-    """The choices changed, the least loss per unit freed first, until every pool suffices."""
+    """Return choices that fit into every pool: those that lose least for each unit they free are changed first."""
     picks = picks.copy()
     free = options.capacity - options.used(picks)
     pool, rows = -1, picks[:0]
@@ -288,7 +288,7 @@ class _PoolSearch:
         self.cost = states * sum(len(c) + 1 for c in self.columns) if (self.free_units >= 0).all() else np.inf
 
     def run(self) -> Indices:
-        """By row of the core the column chosen, −1 for none."""
+        """Return the column chosen for each row of the core, −1 for none."""
         table = self.options
         options = [
             [(int(table.pools[i, c]), int(table.units[i, c]) - least, float(table.worth[i, c])) for c in columns]

@@ -58,7 +58,7 @@ def salvage(path: Path, target: Path) -> Salvaged:
 
 @dataclass(slots=True)
 class _Seen:
-    """The time of the last events read, and the last job they name."""
+    """The time of the last batch of events that was read, and the last job that a record names."""
 
     now: Seconds = 0.0
     last_job: JobId | JobNumber | None = None

@@ -110,7 +110,7 @@ class RecordingProvider:
         self.inner.close(ref, grace)
 
     def ask(self, kinds: Mapping[str, int]) -> None:
-        """Pass the wish on."""
+        """Ask the inner provider for nodes of these kinds."""
         self.inner.ask(kinds)
 
 

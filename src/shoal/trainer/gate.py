@@ -51,7 +51,7 @@ def _prepare() -> None:
 
 
 def install() -> None:
-    """Have the first use of CUDA through PyTorch wait at the gate, if it is closed."""
+    """Make PyTorch's first use of CUDA wait until the gate is open."""
     if not _closed():
         return
     import torch

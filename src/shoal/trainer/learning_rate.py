@@ -28,7 +28,7 @@ Rule: TypeAlias = Callable[[BatchScaling], float]
 
 
 def adascale(at: BatchScaling) -> float:
-    """AdaScale's gain: 1 where gradients have no noise, up to batch / initial where they are all noise."""
+    """Return AdaScale's gain: 1 if gradients have no noise, rising to batch / initial if they are only noise."""
     return (at.noise / at.initial + 1.0) / (at.noise / at.batch + 1.0)
 
 

@@ -179,7 +179,7 @@ class _HTTPConnection(http.client.HTTPConnection):
 
 
 class _HTTPSConnection(_HTTPConnection, http.client.HTTPSConnection):
-    """The same over TLS."""
+    """An HTTP connection over TLS."""
 
 
 def refusal(status: int, answer: bytes) -> ShoalError:

@@ -27,7 +27,7 @@ class VerdictRow(Struct, frozen=True, kw_only=True):
     """A job in the snapshot of a decision, and its verdict.
 
     ``state``, ``held``, ``kind`` and ``nodes`` are as the decision found them, ``granted`` and ``reason`` what it
-    decided. ``numbers`` are those of the reason, by what they are.
+    decided. ``numbers`` has the reason's numbers by name.
     """
 
     job: str

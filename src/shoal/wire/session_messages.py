@@ -103,7 +103,7 @@ class PiecesWanted(Struct, frozen=True):
 
 
 class SessionPieces(Struct, frozen=True, kw_only=True):
-    """Pieces from ``first`` on; with ``ended`` the last ones; ``status`` and ``cause`` as in ``SessionOutput``."""
+    """Pieces of a session's data, numbered from ``first``; the last ones if ``ended``."""
 
     first: int
     pieces: list[SessionPiece]

@@ -1,6 +1,6 @@
 """Workload files: read any known format, write Shoal's own.
 
-ParsedFile changes no number, and writing is deterministic: equal workloads give equal bytes, except that Parquet files
+Reading changes no number, and writing is deterministic: equal workloads give equal bytes, except that Parquet files
 also name the version of the library that wrote them. A workload that is written and read again has the same jobs.
 """
 

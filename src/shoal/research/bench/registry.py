@@ -158,7 +158,7 @@ def _growth(policy: str, workload: str) -> Callable[[Path], dict[str, float]]:
 
 
 def _policy_growth() -> list[Bench]:
-    """The growth of every policy on every workload; the budget is for a steady cycle of the largest size."""
+    """Measure how each policy's cycle grows on each workload; the budget is for a steady cycle at the largest size."""
     live, nodes = scale.SIZES[-1]
     return [
         Bench(

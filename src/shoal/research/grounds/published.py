@@ -1,4 +1,4 @@
-"""The published grounds: what other simulators and our former policies reach on public traces, and the judged policy.
+"""The published grounds: the judged policy beside figures of other simulators and earlier policies on public traces.
 
 Targets are figures in the same settings: average JCT on Pollux's, Sia's and Gavel's public workloads, the makespans of
 the former ``shoal`` on Shockwave's, ``rank``'s JCT on AFS's, and ``themis``'s worst app.

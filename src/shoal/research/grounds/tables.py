@@ -46,7 +46,7 @@ class GroundComparison:
 
     @property
     def shortest(self) -> str:
-        """The other policy with the lowest makespan."""
+        """Return the policy other than the judged one with the lowest makespan."""
         return self._best("makespan")
 
     def logs(self, metric: str, policy: str) -> list[float]:

@@ -69,7 +69,7 @@ class WithoutModelReport:
     model: str
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """Return the policy's decision without these reports."""
+        """Return the policy's decision on the snapshot without these goodput reports."""
         remembered = {model: known for model, known in snapshot.model_reports.items() if model != self.model}
         return self.policy.decide(replace(snapshot, model_reports=remembered))
 

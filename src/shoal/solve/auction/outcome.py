@@ -27,7 +27,7 @@ class AuctionOutcome:
 
 
 def judged(chosen: Int64s, worth: Floats, bound: float, without: Floats, unproven: Floats) -> AuctionOutcome:
-    """The outcome of these choices with ``worth`` by bidder.
+    """Return the outcome of an auction in which the bidders win these choices, which are worth ``worth`` to them.
 
     ``without`` is the best value reached without each bidder, ``unproven`` how much higher the bound on it is.
     """

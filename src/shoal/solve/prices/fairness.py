@@ -194,7 +194,7 @@ def _shortfall(found: Filled, levels: Floats, fastest: Floats) -> float:
 
 
 def _certificate_error(found: Filled) -> float:
-    """What the prices leave unproven, or how far a stage ended below the one before: levels may only rise."""
+    """Return the gap that the prices leave, or the fall of a level between two stages if it is larger."""
     pairs = zip(found.stages, found.stages[1:], strict=False)
     fallen = (1.0 - after.tau / before.tau for before, after in pairs)
     return max(found.unproven, *fallen, 0.0)

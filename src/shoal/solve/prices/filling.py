@@ -83,7 +83,7 @@ def fill(
 
 
 class _Pool:
-    """The state between stages: the rows still rising, the open types, and what frozen rows hold."""
+    """The state between stages: rows that still rise, types with free capacity, and what frozen rows hold."""
 
     def __init__(self, speeds: Floats, gangs: Floats, capacity: Floats, path: Path, tie: float) -> None:
         rows, types = speeds.shape

@@ -69,7 +69,7 @@ class Game:
             self._basis = [0, at, *(met[:tight]), *(met[tight + 1 :])]
 
     def extend(self, reach: float) -> None:
-        """Set the largest price R of the rows that are not scored."""
+        """Set R, the largest price, for the rows that were not scored."""
         artificial = slice(1 + self._rows, self._first)
         self._cost[artificial] = np.where(self._scored, np.inf, reach)
 

@@ -25,7 +25,7 @@ class BoundedPath(Protocol):
         ...
 
     def at(self, tau: float) -> Floats:
-        """Levels at τ: never above the stops, and equal to them from ``top`` on."""
+        """Return the levels at τ: at most the stops, and equal to them for τ ≥ ``top``."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""From levels to time fractions: within capacity to the last bit, and near a preferred allocation."""
+"""Time fractions from levels: within capacity to the last bit, and close to a preferred allocation."""
 
 import numpy as np
 

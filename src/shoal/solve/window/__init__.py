@@ -154,7 +154,7 @@ def _by_packing(ladder: Ladder, capacity: int, level: float, climb: RoundCounts,
 
 
 def _by_patterns(ladder: Ladder, capacity: int, level: float, best: Window, order: Indices) -> Window:
-    """The better of ``best`` and plans by patterns of seats, at ``level`` and, if that is not reached, at its own."""
+    """Return ``best`` or a better plan made of patterns of seats, for ``level`` or for the level of ``best``."""
     for reached in sorted({level, best.level}):
         if best.level > reached or (best.level == reached and best.gap > CLOSE):
             best = _exchanged(ladder, capacity, reached, best, order)

@@ -24,7 +24,7 @@ class RankExchange:
         self._work: Any = None
 
     def exchange(self, value: Sequence[float]) -> list[float] | None:
-        """Submit this step's numbers, as many in every rank; return the sums of the exchange before, None at first."""
+        """Submit this step's numbers, as many as every rank does; return the last exchange's sums, None at first."""
         previous = self._previous()
         if self._alone:
             self._pending = [float(value) for value in value]

@@ -118,7 +118,7 @@ def _quoted(delimiter: str) -> Split:
 
 
 def _splitter_for(line: str, count: int) -> Split:
-    """The split of a file without a header: by the delimiter that gives this many fields, else at blanks."""
+    """Return how rows without a header are split: by the delimiter that gives ``count`` fields, or at blanks."""
     for delimiter in _DELIMITERS:
         if line.count(delimiter) in (count - 1, count) and delimiter in line:
             return _plain(delimiter, line.count(delimiter) == count)
@@ -146,7 +146,7 @@ def _split_rows(
 
 
 def _rejoined(fields: list[str], names: list[str]) -> list[str]:
-    """Fields with those joined again that contain the delimiter: a TRES list in a CSV file, or a job's name."""
+    """Return a row's fields, those joined that contain the delimiter: a TRES list in a CSV file, or a job's name."""
     joined: list[str] = []
     keys: set[str] = set()
     for part in fields:

@@ -144,7 +144,7 @@ class Relay:
         self._poll.register(channel.socket, select.POLLIN)
 
     def leave(self, fd: int) -> None:
-        """Follow a connection no longer."""
+        """Close a connection and stop reading from it."""
         self._poll.unregister(fd)
         self.channels.pop(fd).socket.close()
 
