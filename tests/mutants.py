@@ -1,49 +1,314 @@
-"""The result of ``make mutants``: how many mutants the tests kill, package by package, and which survive.
+"""Mutation tests: change one expression at a time, run the tests that reach it, list the changes that no test notices.
 
-Reads the results that mutmut left in ``mutants/`` and compares the survivors with ``docs/mutants.md``, which gives a
-reason for each kind of survivor. Exits with 1 if fewer than 90 % are killed.
+mutmut writes the mutants to ``mutants/src``; this program runs them. It collects the tests once, notes which functions
+each test calls and its CPU time, and then judges every mutant in a forked process: the tests that call the changed
+function run until one fails, the ones named after its module first, then the shortest. A mutant is judged by at most
+``--test-seconds`` of tests: one that survives those counts as survived, so the fraction killed is a lower bound.
+
+Mutants are judged in a random order with a fixed seed. Results are kept in ``mutants/``, so a stopped run resumes, and
+an unfinished one is a sample. ``tests/equivalent_mutants.toml`` lists changes that no test can notice, with reasons.
+
+    .venv-mutants/bin/python tests/mutants.py --only '*quotas*' --tests tests/engine/test_quotas.py
+
+Exits with 1 if fewer than 90 % of the judged mutants are killed.
 """
 
+import argparse
+import contextlib
+import fnmatch
+import gc
 import json
+import os
+import random
+import resource
+import signal
 import sys
+import time
+import tomllib
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NoReturn
+
+# One thread for each process, set before numpy is imported; hypothesis draws the same examples in every process.
+os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "CI": "1"}
+
+import pytest
+from _pytest.runner import runtestprotocol
 
 ROOT = Path(__file__).resolve().parents[1]
 LEAST_KILLED = 0.90
+SURVIVED, KILLED, NO_TESTS = 0, 1, 33
+TO_BE_JUDGED = None
 
-# Exit codes of mutmut 3: pytest's 0 means that no test noticed the mutant; 33 that no test reaches it.
-SURVIVED, NO_TESTS, NOT_RUN = {0}, {5, 33}, {34, None}
+
+@dataclass
+class Reach:
+    """Which tests call a function, and each test's CPU seconds."""
+
+    tests_of: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def tests_for(self, function: str, most_seconds: float) -> list[str]:
+        """The tests that call ``function``, the likeliest to fail first, about ``most_seconds`` long in all."""
+        module = function.rpartition(".")[0].rpartition(".")[2]
+        chosen: list[str] = []
+        total = 0.0
+        for test in sorted(self.tests_of[function], key=lambda t: (f"/test_{module}.py" not in t, self.seconds[t], t)):
+            if chosen and total + self.seconds[test] > most_seconds:
+                break
+            chosen.append(test)
+            total += self.seconds[test]
+        return chosen
 
 
-def main() -> int:
-    """Print the table and the survivors; the exit code."""
+class MutantRunner:
+    """A pytest plugin that judges mutants instead of running the collected tests."""
+
+    def __init__(self, mutants: list[str], options: argparse.Namespace) -> None:
+        self.mutants, self.options = mutants, options
+        self.codes: dict[str, int] = {}
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Measure the collected tests, then judge the mutants until the time is up."""
+        gc.freeze()
+        items = {item.nodeid: item for item in session.items}
+        reach = self._measured(items)
+        caches = _caches()
+        deadline = time.monotonic() + self.options.seconds
+
+        def judge(mutant: str) -> int:
+            tests = reach.tests_for(mutant.rpartition("__mutmut_")[0], self.options.test_seconds)
+            if not tests:
+                return NO_TESTS
+            planned = sum(reach.seconds[test] for test in tests)
+            return _in_fork(lambda: _fails(mutant, [items[t] for t in tests], caches), cpu_seconds=10 + 8 * planned)
+
+        def worker(share: int) -> Iterator[object]:
+            for mutant in self.mutants[share :: self.options.processes]:
+                if time.monotonic() > deadline:
+                    return
+                yield mutant, judge(mutant)
+
+        for mutant, code in _in_parallel(worker, self.options.processes):
+            self.codes[mutant] = code
+        return True
+
+    def _measured(self, items: dict[str, pytest.Item]) -> Reach:
+        def worker(share: int) -> Iterator[object]:
+            called: set[str] = set()
+            _trampoline().record_trampoline_hit = lambda name, caller=None: called.add(name)
+            _activate("stats")
+            for test in list(items)[share :: self.options.processes]:
+                called.clear()
+                begun = time.process_time()
+                if _passes(items[test]):
+                    yield test, time.process_time() - begun, sorted(called)
+                else:
+                    print(f"fails without a mutant, left out: {test}", file=sys.stderr)
+
+        reach = Reach()
+        for test, seconds, called in _in_parallel(worker, self.options.processes):
+            reach.seconds[test] = seconds
+            for function in called:
+                reach.tests_of[function].append(test)
+        print(f"{len(reach.seconds)} tests, {sum(reach.seconds.values()):.0f} CPU s", file=sys.stderr)
+        return reach
+
+
+def _trampoline() -> Any:
+    from mutmut.mutation import trampoline
+
+    return trampoline
+
+
+def _activate(mutant: str) -> None:
+    """Choose the mutant that changed functions run, in this process."""
+    os.environ["MUTANT_UNDER_TEST"] = mutant
+    _trampoline().get_mutant_under_test = lambda: mutant
+
+
+def _caches() -> list[Callable[[], object]]:
+    """The ``cache_clear`` of every cached function of the package: answers of the unchanged code are dropped."""
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith("shoal.")]
+    found = (getattr(value, "cache_clear", None) for module in modules for value in list(vars(module).values()))
+    return [clear for clear in found if callable(clear)]
+
+
+def _passes(item: pytest.Item) -> bool:
+    return not any(report.failed for report in runtestprotocol(item, nextitem=None, log=False))
+
+
+def _fails(mutant: str, items: Sequence[pytest.Item], caches: Sequence[Callable[[], object]]) -> int:
+    _activate(mutant)
+    for clear in caches:
+        clear()
+    return KILLED if any(not _passes(item) for item in items) else SURVIVED
+
+
+def _fork() -> int:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return os.fork()
+
+
+def _in_fork(run: Callable[[], int], cpu_seconds: float) -> int:
+    """The code that ``run`` returns in a process of its own; killed if that ends by a signal or error."""
+    process = _fork()
+    if process:
+        _, status = os.waitpid(process, 0)
+        return SURVIVED if os.WIFEXITED(status) and os.WEXITSTATUS(status) == SURVIVED else KILLED
+    code = KILLED
+    try:
+        limit = int(cpu_seconds)
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(20 + limit)
+        code = run()
+    finally:
+        os._exit(code)
+
+
+def _in_parallel(worker: Callable[[int], Iterator[object]], processes: int) -> Iterator[Any]:
+    """What ``worker(0)`` to ``worker(processes - 1)`` yield, each in a process of its own, as it comes."""
+    receive, send = os.pipe()
+    children = []
+    for share in range(processes):
+        child = _fork()
+        if not child:
+            os.close(receive)
+            _send_all(worker(share), send)
+        children.append(child)
+    os.close(send)
+    with os.fdopen(receive) as lines:
+        for line in lines:
+            yield json.loads(line)
+    for child in children:
+        os.waitpid(child, 0)
+
+
+def _send_all(values: Iterator[object], pipe: int) -> NoReturn:
+    try:
+        with os.fdopen(pipe, "w") as out:
+            for value in values:
+                out.write(json.dumps(value) + "\n")
+                out.flush()
+    except BaseException as error:
+        print(f"a worker ended: {error!r}", file=sys.stderr)
+    finally:
+        os._exit(0)
+
+
+def generate(processes: int) -> None:
+    """Write the mutants of the present sources to ``mutants/``, and make the tests import them."""
+    from mutmut import __main__ as mutmut
+
+    _activate("mutant_generation")
+    (ROOT / "mutants").mkdir(exist_ok=True)
+    with open(os.devnull, "w") as quiet, contextlib.redirect_stdout(quiet):
+        mutmut.copy_src_dir()
+        mutmut.copy_also_copy_files()
+        mutmut.setup_source_paths()
+
+        def worker(share: int) -> Iterator[object]:
+            for path in sorted(mutmut.walk_source_files())[share::processes]:
+                if error := mutmut.create_file_mutants(path).error:
+                    yield f"{path}: {error}"
+
+        errors = list(_in_parallel(worker, processes))
+    if errors:
+        sys.exit("\n".join(errors))
+    _activate("")
+
+
+def metas() -> Iterator[tuple[Path, dict[str, Any]]]:
+    """mutmut's files of results with their contents, one for each changed module."""
+    for file in sorted((ROOT / "mutants" / "src").rglob("*.meta")):
+        yield file, json.loads(file.read_text())
+
+
+def to_judge(only: list[str], again: bool) -> list[str]:
+    """Mutants that match one of the patterns and have no result yet; with ``again``, survivors too."""
+    open_codes = (TO_BE_JUDGED, SURVIVED, NO_TESTS) if again else (TO_BE_JUDGED,)
+    names = [name for _, meta in metas() for name, code in meta["exit_code_by_key"].items() if code in open_codes]
+    return [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in only)]
+
+
+def keep(codes: dict[str, int]) -> None:
+    """Write results into mutmut's files, so that ``mutmut show`` and the next run see them."""
+    for file, meta in metas():
+        new = {name: codes[name] for name in meta["exit_code_by_key"] if name in codes}
+        if new:
+            meta["exit_code_by_key"] |= new
+            file.write_text(json.dumps(meta, indent=4))
+
+
+def report(least: float) -> int:
+    """Print the table by package, write the survivors with their changes; the exit code."""
+    reasons = tomllib.loads((ROOT / "tests/equivalent_mutants.toml").read_text())["mutant"]
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     survivors: list[str] = []
-    for file in sorted((ROOT / "mutants" / "src").rglob("*.meta")):
+    for file, meta in metas():
         package = file.relative_to(ROOT / "mutants/src/shoal").parts[0]
-        for mutant, code in json.loads(file.read_text())["exit_code_by_key"].items():
+        source = file.relative_to(ROOT / "mutants").with_suffix("")
+        for mutant, code in meta["exit_code_by_key"].items():
             verdict = _verdict(code)
-            counts[package][verdict] += 1
             if verdict in ("survived", "no tests"):
-                survivors.append(f"{verdict}: {mutant}")
-    total: Counter[str] = sum(counts.values(), Counter())
-    for package, count in (*sorted(counts.items()), ("all", total)):
-        judged = count["killed"] + count["survived"] + count["no tests"]
-        if judged:
-            print(f"{package:10} {judged:6,} mutants, {count['killed'] / judged:6.1%} killed, {dict(count)}")
-    (ROOT / "mutants" / "survivors.txt").write_text("\n".join(survivors) + "\n")
-    print(f"{len(survivors)} survivors are listed in mutants/survivors.txt; `mutmut show NAME` prints one")
-    judged = total["killed"] + total["survived"] + total["no tests"]
-    return 0 if judged and total["killed"] / judged >= LEAST_KILLED else 1
+                change = _change(mutant, source)
+                if any(r["function"] in mutant and r["change"] in change for r in reasons):
+                    verdict = "equivalent"
+                else:
+                    survivors.append(f"{verdict}: {mutant}\n{change}\n")
+            counts[package][verdict] += 1
+    counts["all"] = sum(counts.values(), Counter())
+    for package, count in counts.items():
+        if judged := sum(count.values()) - count["not run"] - count["equivalent"]:
+            print(f"{package:10} {judged:6,} judged, {count['killed'] / judged:6.1%} killed, {dict(count)}")
+    (ROOT / "mutants" / "survivors.txt").write_text("\n".join(survivors))
+    print(f"{len(survivors)} survivors are listed in mutants/survivors.txt")
+    total = counts["all"]
+    judged = sum(total.values()) - total["not run"] - total["equivalent"]
+    return 0 if judged and total["killed"] / judged >= least else 1
 
 
 def _verdict(code: int | None) -> str:
-    if code in NOT_RUN:
+    if code is TO_BE_JUDGED:
         return "not run"
-    if code in NO_TESTS:
-        return "no tests"
-    return "survived" if code in SURVIVED else "killed"
+    return {SURVIVED: "survived", NO_TESTS: "no tests"}.get(code, "killed")
+
+
+def _change(mutant: str, source: Path) -> str:
+    """The lines that a mutant takes out and puts in."""
+    from mutmut.mutation.diff_apply import get_diff_for_mutant
+
+    lines = get_diff_for_mutant(mutant, path=source).splitlines()
+    return "\n".join(line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---"))
+
+
+def main() -> int:
+    """Generate, judge, keep and report."""
+    parser = argparse.ArgumentParser(description="Run mutation tests.")
+    parser.add_argument("--only", nargs="+", default=["*"], help="patterns of mutants' names")
+    parser.add_argument("--tests", nargs="+", help="files of tests; by default those of [tool.mutmut]")
+    parser.add_argument("--seconds", type=float, default=1e9, help="stop to judge after this many seconds of judging")
+    parser.add_argument("--test-seconds", type=float, default=4, help="CPU seconds of tests for one mutant")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 2)
+    parser.add_argument("--seed", type=int, default=1, help="of the order of the mutants")
+    parser.add_argument("--again", action="store_true", help="judge survivors again")
+    options = parser.parse_args()
+    os.chdir(ROOT)
+    generate(options.processes)
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mutmut"]
+    mutants = to_judge(options.only, options.again)
+    random.Random(options.seed).shuffle(mutants)
+    runner = MutantRunner(mutants, options)
+    tests = options.tests or settings["pytest_add_cli_args_test_selection"]
+    os.chdir("mutants")
+    pytest.main(["--rootdir=.", "-q", *settings["pytest_add_cli_args"], *tests], plugins=[runner])
+    os.chdir(ROOT)
+    keep(runner.codes)
+    return report(LEAST_KILLED)
 
 
 if __name__ == "__main__":
