@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from shoal.core.decision import Decision, Grant, Refusal, Verdict
+from shoal.core.decision import Decision, Grant, Refusal, Verdict, Verdicts
 from shoal.core.errors import InputError
+from shoal.core.job import ADAPTIVE
 from shoal.core.quota import NO_QUOTA, Quota, parse_quota
 from shoal.core.snapshot import Snapshot
 from shoal.engine.loop import Judgement, judge
@@ -31,6 +32,16 @@ class Wide:
         return Decision(verdicts)
 
 
+@dataclass(frozen=True)
+class Says:
+    """Answers with these verdicts for the jobs it is asked about, and refuses the others."""
+
+    verdicts: Mapping[str, Verdict]
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        return Decision({name: self.verdicts.get(name, Refusal()) for name in snapshot.jobs}, 77.0, "memory")
+
+
 def jobs(tenant: str, count: int, gpus: int = 1, at: float = 0.0, **more: object) -> list[Job]:
     return [job(f"{tenant}{i}", at, gpus, 100, tenant=tenant, **more) for i in range(count)]
 
@@ -40,7 +51,7 @@ def judged(
     quotas: Mapping[str, Quota],
     cluster: str = "gpu:2x4",
     held: Mapping[str, int] | None = None,
-    policy: Fifo | Wide | None = None,
+    policy: Fifo | Wide | Says | None = None,
 ) -> tuple[Judgement, dict[str, int]]:
     moment = snapshot(rows, cluster, held=held or {}, quotas=quotas)
     judgement = judge(moment, policy or Fifo(), PackedPlacer(), StopStartPlanner())
@@ -166,3 +177,67 @@ def test_each_tenant_over_its_most_is_cut_apart_from_the_others() -> None:
         "ann1": "waits: tenant ann runs 3 of its at most 3 GPUs",
         "bob0": "runs on 2 GPUs: tenant bob has at most 2",
     }
+
+
+def test_the_review_time_and_the_memory_of_the_policy_pass_through_quotas() -> None:
+    judgement, _ = judged(jobs("ann", 3), {"ann": Quota(gpus=1)}, policy=Says({"ann0": Grant(1), "ann1": Grant(1)}))
+    assert (judgement.decision.review_at, judgement.decision.carry) == (77.0, "memory")
+
+
+def test_what_more_tenants_than_rounds_may_not_have_goes_to_others() -> None:
+    rows = [row for n in range(12) for row in jobs(f"t{n}-", 2)] + jobs("zoe", 4)
+    _, granted = judged(rows, {f"t{n}-": Quota(gpus=1) for n in range(12)}, "gpu:4x4")
+    assert granted == {f"t{n}-0": 1 for n in range(12)} | {f"zoe{n}": 1 for n in range(4)}
+
+
+def test_a_pair_that_shares_gpus_is_refused_whole_when_one_tenant_may_not_have_them() -> None:
+    rows = [*jobs("ann", 1, 4, min_gpus=1, max_gpus=4), *jobs("bob", 1, 4), *jobs("cat", 1, 4)]
+    pair = Says({"ann0": Grant(4, shared_with="bob0"), "bob0": Grant(4), "cat0": Grant(4)})
+    judgement, granted = judged(rows, {"ann": Quota(gpus=3)}, policy=pair)
+    assert granted == {"cat0": 4}
+    waits = "waits: tenant ann runs 0 of its at most 3 GPUs"
+    assert {name: judgement.verdicts[name].reason.sentence() for name in ("ann0", "bob0")} == {
+        "ann0": waits,
+        "bob0": waits,
+    }
+
+
+def test_gpus_that_a_pair_shares_count_once_when_a_guarantee_is_taken() -> None:
+    rows = [*jobs("ann", 2, 4), *jobs("bob", 1, 4)]
+    pair = Says({"ann0": Grant(4, shared_with="ann1"), "ann1": Grant(4)})
+    _, granted = judged(rows, {"bob": Quota(guaranteed=4)}, policy=pair)
+    assert granted == {"ann0": 4, "ann1": 4, "bob0": 4}, "the other node is free"
+
+
+def test_an_adaptive_job_that_shrinks_may_still_choose_its_batch() -> None:
+    row = job("ann0", 0, 4, work=5e6, tenant="ann", min_gpus=1, max_gpus=8, model="cifar10", batch_size=128,
+              limits=(128, 4096, 32, 1024))  # fmt: skip
+    says = Says({"ann0": Grant(4, batch=ADAPTIVE)})
+    judgement, granted = judged([row], {"ann": Quota(gpus=3)}, "t4:2x4", policy=says)
+    shrunk = judgement.verdicts["ann0"]
+    assert granted == {"ann0": 3}
+    assert isinstance(shrunk, Grant)
+    assert shrunk.batch == ADAPTIVE
+
+
+def test_only_as_many_jobs_are_stopped_as_a_guarantee_needs() -> None:
+    rows = [*jobs("ann", 1, 4), *jobs("bea", 2), *jobs("bob", 1, 5)]
+    held = {"ann0": 4, "bea0": 1, "bea1": 1}
+    judgement, granted = judged(rows, {"bob": Quota(guaranteed=5)}, "gpu:1x6", held=held)
+    assert granted == {"bea1": 1, "bob0": 5}, "ann's gang and one job of bea hold five, the other need not stop"
+    assert judgement.verdicts["bea0"].reason.sentence().endswith("were lent and are returned to tenant bob")
+
+
+def test_gpus_left_over_of_the_second_kind_are_used_and_other_jobs_keep_the_placers_choice() -> None:
+    old = {"kinds": ("k80",)}
+    rows = [*jobs("ann", 1, 4, **old), *jobs("bob", 1, 1, **old), *jobs("cat", 1, 3, **old), *jobs("dan", 1, 1)]
+    says = Says({"ann0": Grant(4), "dan0": Grant(1)})
+    judgement, granted = judged(
+        rows, {"bob": Quota(guaranteed=1)}, "v100:1x4,k80:1x4", held={"ann0": 4, "dan0": 1}, policy=says
+    )
+    assert granted == {"bob0": 1, "cat0": 3, "dan0": 1}
+    filled = judgement.verdicts["cat0"].reason.sentence()
+    assert filled == "runs: it fits in 3 GPUs left over when lent GPUs were returned"
+    kinds = judgement.decision.verdicts.kinds if isinstance(judgement.decision.verdicts, Verdicts) else None
+    assert kinds is not None
+    assert kinds.tolist() == [-1, 1, 1, -1]
