@@ -283,6 +283,14 @@ def test_what_is_generated_in_a_page_is_what_the_code_says(page: Path) -> None:
         assert found["text"] == _present(found["name"]), found["name"]
 
 
+@pytest.mark.parametrize("package", ["live", "agent"])
+def test_the_page_on_the_architecture_names_every_module_of(package: str) -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    modules = {path.stem for path in (ROOT / "src/shoal" / package).glob("*.py")} - {"__init__", "__main__"}
+    named = set(re.findall(rf"`(?:{package}/)?(\w+)(?:\.py)?`", text))
+    assert modules <= named, f"add {sorted(modules - named)} to the tables of ARCHITECTURE.md"
+
+
 def test_every_generated_table_is_in_a_page() -> None:
     found = {found["name"] for page in PAGES for found in _GENERATED.finditer(page.read_text())}
     assert not TABLES.keys() - found
