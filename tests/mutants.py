@@ -305,6 +305,7 @@ def main() -> int:
     runner = MutantRunner(mutants, options)
     tests = options.tests or settings["pytest_add_cli_args_test_selection"]
     os.chdir("mutants")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped: results so far are kept"))
     pytest.main(["--rootdir=.", "-q", *settings["pytest_add_cli_args"], *tests], plugins=[runner])
     os.chdir(ROOT)
     keep(runner.codes)
