@@ -69,7 +69,7 @@ def test_a_log_within_its_bound_is_left_alone(tmp_path: Path, holes: bool) -> No
     assert whole(path) == path.read_bytes() == lines(0, 100_000)
 
 
-def test_a_reader_that_follows_a_log_is_told_what_it_missed(tmp_path: Path) -> None:
+def test_a_reader_that_follows_a_log_learns_how_much_it_missed(tmp_path: Path) -> None:
     path = tmp_path / "1.0.log"
     grow(path, 4)
     file = os.open(path, os.O_RDWR | os.O_APPEND)

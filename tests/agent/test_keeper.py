@@ -53,7 +53,7 @@ def test_a_stop_does_not_hide_that_the_lease_had_passed(what: dict[str, Any], ra
     assert told(late, "stop 10.0") == [{"event": "over", "why": "lease"}]
 
 
-def test_ranks_start_end_and_are_told_of(what: dict[str, Any]) -> None:
+def test_ranks_start_and_end_and_are_reported(what: dict[str, Any]) -> None:
     said = told({**what, "argv": ["sh", "-c", "exec sleep 600"]}, "stop 0")
     assert said[0]["event"] == "started"
     assert said[0]["pids"].keys() == {"0", "1"}
@@ -146,6 +146,6 @@ def test_a_store_that_ends_takes_the_workers_with_it(what: dict[str, Any]) -> No
     assert said[-1]["why"] == "store"
 
 
-def test_a_keeper_that_is_told_nothing_does_nothing() -> None:
+def test_a_keeper_without_a_command_does_nothing() -> None:
     done = subprocess.run([sys.executable, "-I", "-S", keeper.__file__], input=b"{", capture_output=True, check=True)
     assert (done.stdout, done.stderr) == (b"", b"")

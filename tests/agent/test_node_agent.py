@@ -282,7 +282,7 @@ UNSTARTABLE = {
 }
 
 
-def test_what_cannot_be_executed_is_told_in_a_sentence(site: Site) -> None:
+def test_a_program_that_cannot_be_executed_is_reported_in_a_sentence(site: Site) -> None:
     site.home.mkdir()
     for name, text, mode in (("plain", "", 0o600), ("orphan", "#!/no/such/sh\n", 0o700), ("garbage", "?", 0o700)):
         (site.home / name).write_text(text)
@@ -340,7 +340,7 @@ def test_a_restarted_agent_says_hello_only_when_nothing_of_the_last_one_lives(
     assert site.plane.hellos[0].boot != site.plane.hellos[1].boot
 
 
-def test_an_agent_told_to_end_lets_jobs_save_tells_and_leaves(site: Site, ask: Any) -> None:
+def test_an_agent_ordered_to_end_lets_jobs_save_then_reports_and_exits(site: Site, ask: Any) -> None:
     agent = site.agent()
     site.plane.want(ask("go", SAVE), ask("go", WAIT, job=2, gpus=2))
     file(site, "up")

@@ -78,7 +78,7 @@ def test_options_of_srun_choose_nodes_and_tasks(words: str, placed: list[tuple[i
     assert options.command == ["true"]
 
 
-def test_options_in_one_word_and_those_behind_the_command_are_told_apart() -> None:
+def test_options_in_one_word_are_not_taken_for_those_behind_the_command() -> None:
     options = parse(["-ul", "-n4", "--gpus-per-task", "1", "--mpi=none", "--jobid=42", "-K", "python", "-n", "7"], "42")
     assert (options.given["ntasks"], options.given["gpus-per-task"], "label" in options.given) == ("4", "1", True)
     assert options.command == ["python", "-n", "7"]

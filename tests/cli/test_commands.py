@@ -98,7 +98,7 @@ def test_names_with_brackets_and_colons_are_printed_as_they_are(shoal: Shoal, tm
     assert "[bold]:car:[ on any:1x1" in shoal("report", "kept")[1]
 
 
-def test_a_wide_table_keeps_every_digit_where_nobody_watches(shoal: Shoal) -> None:
+def test_a_wide_table_is_not_shortened_where_the_output_is_no_terminal(shoal: Shoal) -> None:
     policy = "tiresias:" + ",".join(f"{key}={_text(value)}" for key, value in _defaults("tiresias").items())
     _, out, _ = shoal(*SIMULATE, "--policy", policy)
     assert policy in out
@@ -265,7 +265,7 @@ def test_version_is_the_packages(shoal: Shoal) -> None:
     assert shoal("--version") == (0, f"shoal, version {__version__}\n", "")
 
 
-def test_a_reader_that_goes_away_hears_no_complaint() -> None:
+def test_a_reader_that_disconnects_causes_no_error() -> None:
     # As in `shoal policies | head -1`.
     reading, writing = os.pipe()
     os.close(reading)

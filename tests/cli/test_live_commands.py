@@ -446,7 +446,7 @@ def test_copies_go_in_one_batch_with_keys_of_their_own(shoal: Shoal, cluster: Fa
     assert len({job["key"] for job in asked.body["jobs"]}) == 3
 
 
-def test_a_key_of_the_owners_is_kept_and_told_apart_in_copies(shoal: Shoal, cluster: Fake, tmp_path: Path) -> None:
+def test_an_owners_key_is_kept_and_made_different_for_each_copy(shoal: Shoal, cluster: Fake, tmp_path: Path) -> None:
     accept(cluster)
     (tmp_path / "j.yaml").write_text("{command: [a], key: mine}")
     shoal("submit", "j.yaml")
@@ -611,7 +611,7 @@ def test_of_jobs_that_fit_live_ones_are_meant(meant: str, chosen: str) -> None:
     [("a-", r"fits 2 jobs \(a-1111, a-2222\); write more of the id"), ("a-111x", "did you mean a-1111")],
     ids=["two", "none"],
 )
-def test_a_job_that_cannot_be_told_is_refused_with_the_candidates(meant: str, says: str) -> None:
+def test_an_ambiguous_job_name_is_refused_with_the_candidates(meant: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         choose_job(ROWS, meant)
 
@@ -730,7 +730,7 @@ def test_a_watched_queue_is_drawn_again_until_ctrl_c(shoal: Shoal, cluster: Fake
     assert out.count("fifo on") >= 1
 
 
-def test_a_watched_queue_looks_now_and_then_where_no_events_are_told(
+def test_a_watched_queue_polls_where_the_engine_reports_no_events(
     shoal: Shoal, cluster: Fake, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(queue_command, "_GAP_SECONDS", 0.0)

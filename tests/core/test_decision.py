@@ -158,7 +158,7 @@ def test_the_dict_forms_mistakes_are_named() -> None:
 
 
 @given(strategies.snapshots(), st.data())
-def test_overruling_changes_those_and_nobody_else(moment: Snapshot, data: st.DataObject) -> None:
+def test_overruling_changes_these_verdicts_and_no_others(moment: Snapshot, data: st.DataObject) -> None:
     asked = Verdicts.of(moment, {spec.id: Grant(spec.gpus) for spec in moment.specs})
     chosen = data.draw(st.sets(st.integers(0, max(len(asked) - 1, 0)))) if len(asked) else set()
     refusal = Refusal(in_words("no seats"))

@@ -84,7 +84,7 @@ def test_progress_takes_a_crash_off_the_count_for_each_five_minutes_of_the_run_a
     assert before.after(30.0, blamed=True, ran=1e9).failed
 
 
-def test_progress_that_only_pretends_does_not_save_a_job_from_failing() -> None:
+def test_tiny_progress_between_crashes_does_not_save_a_job_from_failing() -> None:
     crashes, tries, failed = Crashes(), 0, False
     while not failed and tries < 100:
         tries += 1

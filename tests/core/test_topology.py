@@ -57,7 +57,7 @@ def test_losing_a_node_takes_its_gpus_from_the_capacity_but_not_from_what_is_ins
     assert hurt.with_back(0) == whole
 
 
-def test_distance_is_told_by_nodes_and_racks() -> None:
+def test_distance_follows_from_nodes_and_racks() -> None:
     cluster = topology_of([Node("a", "gpu", 4, "r0"), Node("b", "gpu", 4, "r0"), Node("c", "gpu", 4, "r1")], {})
     assert cluster.locality(Placement(((0, 4),))) is Locality.SAME_NODE
     assert cluster.locality(Placement(((0, 2), (1, 2)))) is Locality.CROSS_NODE

@@ -70,7 +70,7 @@ def commands_of(script: Script) -> list[tuple[Command, ...]]:
     return [record.commands for record in script.log if isinstance(record, Decided)]
 
 
-def test_a_run_that_has_stopped_wakes_the_job_that_waits_for_it() -> None:
+def test_the_stop_of_a_run_starts_the_job_that_waits_for_it() -> None:
     script = Script(
         [
             submitted(0.0, "a"),

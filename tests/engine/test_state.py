@@ -252,7 +252,7 @@ def test_a_message_about_a_run_that_has_ended_changes_nothing(late: Callable[[in
 
 
 @pytest.mark.parametrize("news", ["started", "measured", "batch changed"])
-def test_news_of_a_run_that_was_told_to_stop_is_too_late_to_matter(news: str) -> None:
+def test_reports_of_a_run_that_was_ordered_to_stop_are_ignored(news: str) -> None:
     state = state_of(job("a", gpus=2))
     incarnation = running(state, 0, at=0.0)
     before = picture(do(state, 9.0, assume=[Stop(0, incarnation)]))

@@ -293,7 +293,7 @@ def test_every_change_is_a_run_beside_as_it_is_paired_by_seed(queue: tuple[Recor
     assert {row["tenant"] for row in rows} == {"t0", "t1", "default"}
 
 
-def test_a_tenant_is_told_of_its_own_jobs_and_of_the_cluster_as_a_whole(queue: tuple[Record, ...]) -> None:
+def test_a_tenant_sees_its_own_jobs_and_the_cluster_as_a_whole(queue: tuple[Record, ...]) -> None:
     everyone, own = (what_if(queue, 0.0, WhatIf(seeds=1), tenant=who, most_seconds=TIME) for who in (None, "t1"))
     assert own["runs"] == everyone["runs"]
     assert own["jobs"] == [row for row in everyone["jobs"] if row["tenant"] == "t1"]

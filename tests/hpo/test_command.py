@@ -234,7 +234,7 @@ def refused(client: Client, app: str, valuation: AppBidMessage) -> tuple[str, st
     return no.value.field, no.value.hint
 
 
-def test_an_app_hears_its_offer_and_speaks_for_its_own_jobs_alone(cluster: "Cluster", tmp_path: Path) -> None:
+def test_an_app_gets_its_offer_and_bids_for_its_own_jobs_alone(cluster: "Cluster", tmp_path: Path) -> None:
     with cluster(tmp_path, "themis") as admin:
         ana, bo = (
             Client(admin.url, admin.post("/v1/tokens", NewToken(name, "user", name), TokenRow).secret or "")

@@ -116,7 +116,7 @@ class Unsteady:
         return Submitted([f"job-{n}" for n in range(len(body.jobs))])
 
 
-def test_a_step_that_nobody_answered_is_taken_again_without_doubling_a_job() -> None:
+def test_a_step_without_an_answer_is_repeated_without_starting_a_job_twice() -> None:
     unsteady = Unsteady()
     driver = Driver.of(cast(Client, unsteady), SuccessiveHalving(), 3, lambda leg: Submission(command=["train"]))
     with pytest.raises(Unreachable):

@@ -72,7 +72,7 @@ def test_an_offer_says_how_the_app_stands_in_unix_times() -> None:
     assert policy.asked == [int(MOMENT.columns.app[0])]
 
 
-def test_a_rho_without_end_is_not_told() -> None:
+def test_an_infinite_rho_is_left_out() -> None:
     assert bidding(Auction(inf)).offer("a", None, 0.0).rho is None
 
 

@@ -477,7 +477,7 @@ def test_a_silent_node_is_lost_only_after_its_agent_has_killed_what_ran_there() 
     assert len(other.running()) == 1
 
 
-def test_an_agent_that_was_restarted_has_lost_its_runs_and_nobody_is_blamed() -> None:
+def test_an_agent_that_was_restarted_has_lost_its_runs_and_no_job_is_blamed() -> None:
     it = world("gpu:1x2")
     job = it.submit(gpus=2)
     it.talk(6)
@@ -514,7 +514,7 @@ def test_what_ended_while_the_control_plane_was_away_is_told_when_it_is_back() -
     assert it.state_of(job) is JobState.COMPLETED
 
 
-def test_an_end_that_was_heard_and_not_yet_recorded_is_heard_again() -> None:
+def test_an_end_that_was_reported_and_not_yet_recorded_is_reported_again() -> None:
     it = world("gpu:1x2")
     job = it.submit(gpus=1)
     it.talk(6)

@@ -192,7 +192,7 @@ def test_an_agent_cannot_answer_for_the_log_of_another_node() -> None:
     assert asked.result(0).data == b"true"
 
 
-def test_orders_carry_the_lease_and_a_refused_agent_is_told_why() -> None:
+def test_orders_carry_the_lease_and_a_refused_agent_gets_the_reason() -> None:
     it, _ = backend()
     orders = sync(it)
     assert (orders.lease, orders.protocol, orders.generation) == (LEASE, PROTOCOL, it.generation("gpu-0"))

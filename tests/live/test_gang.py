@@ -122,7 +122,7 @@ def test_a_lost_node_ends_it_without_blame() -> None:
     assert end_of(it) == (End.LOST, "node n1 was lost")
 
 
-def test_one_that_was_told_to_stop_has_stopped_when_nothing_of_it_is_left_whatever_the_status() -> None:
+def test_a_run_ordered_to_stop_has_stopped_once_no_process_is_left_whatever_the_status() -> None:
     it = after(gang(), (0, said("running")), (1, said("running")))
     it.stopping = True
     it.update(0, said("ended", -15, 1))
@@ -212,7 +212,7 @@ def test_ranks_that_were_called_off_before_they_started_end_it_without_blame() -
     )
 
 
-def test_one_that_completed_before_it_heard_of_the_stop_has_completed() -> None:
+def test_a_run_that_completed_before_the_stop_reached_it_has_completed() -> None:
     it = after(gang(), (0, said("running")), (1, said("running")))
     it.stopping = True
     for node, ranks in ((0, (0, 1)), (1, (2,))):

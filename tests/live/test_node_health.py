@@ -55,7 +55,7 @@ def test_a_drained_node_is_probed_less_often_each_time_a_start_fails_and_resumed
     assert it.next_probe == inf
 
 
-def test_counts_that_a_journal_left_count_on() -> None:
+def test_counts_restored_from_a_journal_continue() -> None:
     it = NodeHealth(NODES)
     it.resume_counts({0: {1, 2}}, {0: "no such folder"})
     reason = "3 jobs that could not start here started elsewhere; the last cause: no such folder"

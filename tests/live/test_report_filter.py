@@ -95,7 +95,7 @@ def test_what_cannot_be_true_is_taken_as_not_said(said: GoodputReport) -> None:
         (replace(SAID, fits=(("gpu", FIT), ("other", FIT))), True),
     ],
 )
-def test_only_what_differs_from_the_last_is_told_again(said: GoodputReport, told: bool) -> None:
+def test_only_what_differs_from_the_last_report_is_sent_again(said: GoodputReport, told: bool) -> None:
     assert differs(None, said)
     assert differs(SAID, said) == told
 
@@ -137,7 +137,7 @@ def stage(batch: BatchSetting | None, limits: BatchLimits | None = None) -> Stag
     return made
 
 
-def test_a_batch_size_that_the_script_changed_is_told_with_its_new_speed_once() -> None:
+def test_a_batch_size_that_the_script_changed_is_reported_with_its_new_speed_once() -> None:
     it = stage(None)
     assert it.say(1.0, done=2.0, session=SessionReport(rate=2.0, batch_size=64)) == []
     # The change is told when its speed is known.
@@ -147,7 +147,7 @@ def test_a_batch_size_that_the_script_changed_is_told_with_its_new_speed_once() 
     assert it.say(1.0, done=10.0, session=SessionReport(rate=3.0, batch_size=128)) == []
 
 
-def test_a_job_that_adapts_is_heard_of_by_its_profile_and_told_what_it_may_do() -> None:
+def test_a_job_that_adapts_reports_a_profile_and_gets_its_limits() -> None:
     it = stage(ADAPTIVE, BatchLimits(64, 512, 1, 64))
     [order] = it.backend.sync(AgentReport(protocol=PROTOCOL, node="gpu-0", boot="b", known=0, runs=[])).runs
     assert (order.work, order.batch, order.limits) == (100.0, ADAPTIVE, BatchLimits(64, 512, 1, 64))

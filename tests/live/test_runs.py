@@ -373,7 +373,7 @@ def test_the_end_of_a_job_is_told_again_of_the_incarnation_that_was_ordered_mean
     assert (events(it), phases(it, 1)) == ([end], {})
 
 
-def test_a_rebooted_agent_has_lost_its_runs_and_is_heard_of_again_with_its_next_report() -> None:
+def test_a_rebooted_agent_has_lost_its_runs_and_is_up_again_with_its_next_report() -> None:
     it = running()
     before = it.agents[0].generation
     it.reboot(0, 6.0)

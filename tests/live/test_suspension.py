@@ -105,7 +105,7 @@ def test_a_suspended_run_whose_agent_is_replaced_is_lost_without_blame() -> None
 
 
 @pytest.mark.parametrize("through_image", [False, True])
-def test_a_restarted_control_plane_knows_the_turn_of_a_suspended_run(through_image: bool) -> None:
+def test_a_restarted_control_plane_keeps_the_position_of_a_suspended_run(through_image: bool) -> None:
     it = registry()
     accounts = Accounts(it.nodes)
     launch = Launch("job", ("python",))

@@ -192,7 +192,7 @@ def test_the_gpus_that_jobs_wait_for_are_asked_of_an_engine_that_can_bring_nodes
         assert unable.asked == []
 
 
-def test_a_job_with_more_grace_than_its_engine_leaves_says_so_and_its_agent_knows(tmp_path: Path) -> None:
+def test_a_job_with_more_grace_than_its_engine_allows_has_a_warning_and_its_agent_the_limit(tmp_path: Path) -> None:
     with opened(tmp_path, "gpu:1x2") as plane:
         engine = FakeEngine([Site("gpu-0", "gpu", 2)], abilities=Abilities(longest_grace=30.0))
         tender = tended(plane, engine)

@@ -179,7 +179,7 @@ def model(seed: int = 0, fraction: float = 0.2) -> EstimatedModel:
     return EstimatedModel(CLUSTER, catalog(), fraction, seed)
 
 
-def test_light_and_heavy_jobs_are_told_apart_by_two_trials_each() -> None:
+def test_two_trials_each_distinguish_light_from_heavy_jobs() -> None:
     # Light jobs (even) leave each other alone; heavy ones (odd) halve each other and take 0.1 from a light one.
     def kept(a: int, b: int) -> float:
         return {(0, 0): 1.0, (0, 1): 0.9, (1, 0): 0.8, (1, 1): 0.5}[a % 2, b % 2]
@@ -224,7 +224,7 @@ def test_the_partner_does_not_serve_as_a_likeness(a: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_profiled_pairs_are_told_exactly_and_others_are_not_looked_up(seed: int) -> None:
+def test_profiled_pairs_are_exact_and_others_are_not_looked_up(seed: int) -> None:
     tried, exact = profiling_plan(COUNT, 0.2, seed), 0
     for a in range(COUNT):
         for b in range(COUNT):
@@ -321,7 +321,7 @@ def test_a_pair_that_did_not_fit_keeps_nothing_both_ways_and_the_model_before_is
     assert model().colocated(one, other) != (0.0, 0.0)
 
 
-def test_jobs_that_nobody_knows_teach_nothing() -> None:
+def test_a_job_without_a_model_changes_no_prediction() -> None:
     stranger = replace(view("LM", 5).spec, model=None)
     told = model()
     assert told.parted(stranger, None, view("LM", 5).spec, 5) is told

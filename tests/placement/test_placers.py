@@ -149,7 +149,7 @@ def test_a_grant_of_a_kind_that_is_full_is_refused_with_the_numbers_of_that_kind
     assert seating.overruled == {1: Refusal(Reason(FRAGMENTED, (1, 1, 2)))}
 
 
-def test_a_running_job_that_cannot_grow_keeps_its_seats_and_is_told_why() -> None:
+def test_a_running_job_that_cannot_grow_keeps_its_seats_and_has_the_reason() -> None:
     rows = [job("a", gpus=2, min_gpus=1, max_gpus=8), job("b", gpus=4)]
     moment = snapshot(rows, "gpu:2x4", held={"a": Placement(((0, 2),)), "b": Placement(((1, 4),))})
     for placer in PLACERS.values():
@@ -162,7 +162,7 @@ def test_a_running_job_that_cannot_grow_keeps_its_seats_and_is_told_why() -> Non
         assert not seating.leaving
 
 
-def test_a_job_without_a_kind_it_can_use_is_told_that_and_not_of_fragments() -> None:
+def test_a_job_without_a_usable_kind_is_refused_for_that_and_not_for_fragmentation() -> None:
     rows = [job("a", gpus=1, kinds=("a100",))]
     seating = seat(PackedPlacer(), snapshot(rows, "gpu:2x4"), {"a": Grant(1)})
     assert seating.overruled == {0: Refusal(Reason(NO_KIND, ("gpu",)))}
@@ -320,7 +320,7 @@ def test_when_one_of_two_who_share_leaves_the_other_stays_where_it_is(placer: Pl
 
 
 @every_placer
-def test_who_shares_with_a_refused_job_is_not_seated_on_what_it_leaves(placer: Placer) -> None:
+def test_a_job_that_was_to_share_with_a_refused_job_does_not_get_its_seats(placer: Placer) -> None:
     rows = [job("a", gpus=2), job("b", gpus=2)]
     moment = snapshot(rows, "gpu:1x2", held={"a": 2})
     seating = seat(placer, moment, {"b": Grant(2, shared_with="a")})

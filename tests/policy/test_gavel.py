@@ -165,7 +165,7 @@ def test_a_crash_that_is_over_when_the_next_round_begins_changes_no_share() -> N
     assert {shares_in(c.judgement.decision.carry).start for c in run.cycles} == {0.0}
 
 
-def test_frequent_arrivals_starve_nobody() -> None:
+def test_frequent_arrivals_starve_no_job() -> None:
     # A job comes and goes in every round, so shares never stay in force for two; debts do.
     rows = [job(f"j{i}", 0, 1, LONG) for i in range(4)] + [job(f"x{i}", 10.0 * i + 1, 1, 1) for i in range(60)]
     run = simulate(GavelMaxMin(round=10.0), rows, "gpu:1x1", until=600.0)
@@ -208,7 +208,7 @@ def test_cost_leaves_dear_gpus_idle_and_deadlines_do_not() -> None:
     assert {c.snapshot.jobs["relaxed"].kind for c in timely.cycles if "relaxed" in c.snapshot.jobs} == {None, "k80"}
 
 
-def test_a_deadline_that_cannot_be_met_is_told_in_numbers_and_then_ignored() -> None:
+def test_a_deadline_that_cannot_be_met_is_reported_with_numbers_and_then_ignored() -> None:
     cluster = parse_cluster(MIXED, prices=PRICES)
     rows = [
         job("past", 0, work=1e6, deadline=50.0, **A3C),

@@ -22,7 +22,7 @@ def test_the_longer_job_gains_more_from_a_gpu() -> None:
     assert run.completed == {"a": pytest.approx(125), "b": pytest.approx(100)}
 
 
-def test_between_reviews_nobody_gives_up_a_gpu_to_a_better_bid() -> None:
+def test_between_reviews_no_job_gives_up_a_gpu_to_a_better_bid() -> None:
     # At 100 b comes, a hundred times longer than what is left of a. It gets one GPU at once, from a, which has all
     # four, but the others only at the review at 600.
     rows = [job("a", 0, 1, 4000, max_gpus=4), job("b", 100, 1, 300_000, max_gpus=4)]

@@ -150,7 +150,7 @@ def test_a_newcomer_is_served_when_it_comes_and_the_next_allocation_is_an_interv
     assert told.startswith("runs on 1 GPU: ")
 
 
-def test_in_the_papers_form_nobody_moves_between_two_allocations_and_newcomers_wait() -> None:
+def test_in_the_papers_form_no_job_moves_between_two_allocations_and_newcomers_wait() -> None:
     seen = moment([adaptive("runs"), adaptive("comes", 70.0)], {"runs": reported(1)}, held={"runs": 1}, now=70.0)
     waiting, paper = replace(seen, carry=120.0), Pollux(when="interval")
     decision = paper.decide(waiting)
@@ -161,7 +161,7 @@ def test_in_the_papers_form_nobody_moves_between_two_allocations_and_newcomers_w
     assert gpus(paper, replace(waiting, now=120.0)) == {"runs": 2, "comes": 1}
 
 
-def test_kinds_are_told_apart_unless_told_not_to() -> None:
+def test_kinds_are_distinguished_unless_an_option_says_otherwise() -> None:
     report = reported(1, t4=fit(speed=1.0), a100=fit(speed=8.0))
     seen = moment([adaptive("one")], {"one": report}, "t4:2x4,a100:1x4")
     given = verdicts(Pollux(), seen)["one"]

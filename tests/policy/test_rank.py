@@ -49,7 +49,7 @@ def test_only_as_many_of_the_shortest_as_there_are_gpus_are_candidates() -> None
     assert told.startswith("waits: its remaining work in one-GPU seconds is 600; jobs with up to ")
 
 
-def test_a_candidate_that_got_nothing_is_told_that_nothing_is_left() -> None:
+def test_a_candidate_without_gpus_has_the_reason_that_none_is_left() -> None:
     # Linear speed-ups: the shortest takes all four GPUs, though four jobs would fit on one each.
     rows = [job(f"j{n}", 0, 1, 100.0 * n, max_gpus=4) for n in (1, 2)]
     told = Rank().decide(snapshot(rows, "gpu:1x4")).verdicts["j2"].reason.sentence()

@@ -142,7 +142,7 @@ def test_the_makespan_knob_leads_from_a_jobs_own_bid_to_the_highest() -> None:
 # ── options ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_elastic_job_takes_the_gpus_that_nobody_else_wants_and_gives_them_back() -> None:
+def test_an_elastic_job_takes_idle_gpus_and_gives_them_back() -> None:
     rows = [job("e", 0, 2, 4000, min_gpus=1, max_gpus=4), job("r", 0, 2, 1000)]
     assert granted(snapshot(rows[:1], "gpu:1x4", held={})) == {"e": 4}
     assert granted(snapshot(rows, "gpu:1x4", held={"e": 4}, now=100.0)) == {"e": 2, "r": 2}

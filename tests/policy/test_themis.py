@@ -106,7 +106,7 @@ def test_slowdowns_are_learned_from_what_was_measured() -> None:
     assert learned(GUESSED, [(faster, 103.6, Level.MACHINE)])[Level.RACK] == 1.0
 
 
-def test_a_bid_minds_distance() -> None:
+def test_a_bid_depends_on_the_distance_of_its_gpus() -> None:
     agent = AppAgent(0, 0.0, 100.0, (Work.linear(800.0, 8, 8),), 0, 8, (1.0, 1.0, 1.5, 2.0), 8, 8)
     offers = {
         Level.MACHINE: ((0, "r0", 8),),
@@ -324,7 +324,7 @@ def test_who_came_early_counts_on_the_crowd_of_today_for_the_rest_of_its_life() 
     assert Themis().standing(moment, 0).rho == pytest.approx(3000 / (3000 * 2.6))
 
 
-def test_an_app_first_seen_in_mid_life_is_taken_to_have_lived_in_the_crowd_of_today() -> None:
+def test_an_app_first_seen_late_is_taken_to_have_always_competed_with_the_present_apps() -> None:
     rows = [job("old", 0, 2, 3000), job("older", 0, 2, 3000)]
     moment = snapshot(rows, "gpu:1x2", now=1000.0)
     assert Themis().standing(moment, 0).rho == pytest.approx((1000 + 3000) / (3000 * 2))
@@ -376,9 +376,7 @@ def said_last(decision: Decision) -> list[tuple[int, float, list[float]]]:
 
 @pytest.mark.parametrize("knowledge", ["profiled", "online"])
 @pytest.mark.parametrize("options", ["", "bids=machines,f=0.5", "noise=0.2"])
-def test_what_is_remembered_so_as_not_to_be_reckoned_again_changes_nothing(
-    knowledge: Literal["profiled", "online"], options: str
-) -> None:
+def test_cached_values_change_no_result(knowledge: Literal["profiled", "online"], options: str) -> None:
     policy = parse_policy(f"themis:{options}" if options else "themis")
     assert isinstance(policy, Themis)
     rows = generate("afs", jobs=14, seed=4, interarrival=300.0).jobs
@@ -394,7 +392,7 @@ def test_what_is_remembered_so_as_not_to_be_reckoned_again_changes_nothing(
     assert first == second
 
 
-def test_a_job_that_is_reshaped_is_reckoned_anew() -> None:
+def test_a_job_with_other_bounds_is_valued_anew() -> None:
     rows = [job("a", 0, 2, 1000, min_gpus=1, max_gpus=2), job("b", 0, 1, 1000)]
     moment = snapshot(rows, "gpu:1x4")
     first = Themis(f=0.0).decide(moment)

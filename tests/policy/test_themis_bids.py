@@ -55,7 +55,9 @@ def trials(app: str, count: int, seconds: float, **more: object) -> list[Job]:
     st.lists(st.tuples(st.floats(1.0, 1e6), st.integers(1, 4), st.integers(0, 4)), min_size=1, max_size=5),
     st.integers(4, 40),
 )
-def test_a_valuation_says_the_same_when_it_is_told_and_heard(jobs: list[tuple[float, int, int]], limit: int) -> None:
+def test_a_valuation_has_the_same_values_after_encoding_and_decoding(
+    jobs: list[tuple[float, int, int]], limit: int
+) -> None:
     left = finish_seconds([[Work.linear(work, least, least + more)] for work, least, more in jobs], limit)
     rows = check_rows(valuation_rows(left), limit)
     counts = [gpus for gpus, _ in rows]
@@ -152,7 +154,7 @@ def test_what_is_said_of_the_best_kind_is_taken_as_slower_on_another() -> None:
 # ── what is told ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_app_is_told_how_it_stands_and_what_comes_up() -> None:
+def test_an_app_gets_its_present_state_and_the_gpus_on_offer() -> None:
     rows = [*trials("a", 2, 1000), job("b", 0, 2, 500, app="b")]
     moment = snapshot(rows, "gpu:1x4,gpu:2x1")
     policy = Themis(f=0.0, rounding="floor")

@@ -248,7 +248,7 @@ def test_native_mode_is_refused_to_a_user_who_may_not_submit_for_others(tmp_path
             SlurmProvider.connect(SlurmOptions("native"), tmp_path / "home" / "slurm", run=answer)
 
 
-def test_a_controller_that_answers_later_tells_its_limits_with_the_first_survey(tmp_path: Path) -> None:
+def test_a_controller_that_answers_late_reports_its_limits_with_the_first_survey(tmp_path: Path) -> None:
     away = [True]
 
     def answer(words: object, script: str, seconds: float) -> tuple[int, str, str]:
@@ -264,13 +264,13 @@ def test_a_controller_that_answers_later_tells_its_limits_with_the_first_survey(
     assert provider.abilities.longest_grace == 30.0
 
 
-def test_a_machine_without_slurm_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_slurm_gets_an_error_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match="Slurm cannot be used here: scontrol cannot be run: No such file"):
         SlurmProvider.connect(SlurmOptions(), tmp_path)
 
 
-def test_asking_wakes_as_many_sleeping_nodes_as_the_gpus_need(tmp_path: Path) -> None:
+def test_asking_powers_up_as_many_nodes_as_the_gpus_need(tmp_path: Path) -> None:
     calls: list[list[str]] = []
 
     def answer(words: list[str], script: str, seconds: float) -> tuple[int, str, str]:

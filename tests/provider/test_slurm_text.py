@@ -68,7 +68,7 @@ def test_recorded_jobs_have_their_state_and_slurms_reason(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_recorded_refusals_are_told_from_a_controller_that_does_not_answer(version: str) -> None:
+def test_recorded_refusals_differ_from_a_controller_that_does_not_answer(version: str) -> None:
     asked = dict(part.split("\n", 1) for part in recorded(version, "refusals").split("## ")[1:])
     assert output.complaint(asked["--nodelist=zz9"]) == "Invalid node name specified"
     assert output.complaint(asked["--partition=nope"]) == "Invalid partition name specified"

@@ -63,7 +63,7 @@ def test_identical_runs_show_no_difference(seeds: int) -> None:
 
 
 @pytest.mark.parametrize(("seeds", "basis"), [(1, "jobs"), (4, "seeds")])
-def test_a_real_difference_is_found_and_its_size_told(seeds: int, basis: str) -> None:
+def test_a_real_difference_is_found_and_its_size_is_given(seeds: int, basis: str) -> None:
     base = [run("slow", seed, drawn(seed)) for seed in range(seeds)]
     fast = [run("fast", seed, 0.8 * drawn(seed)) for seed in range(seeds)]
     (comparison,) = compare([*base, *fast])

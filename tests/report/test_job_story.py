@@ -62,7 +62,7 @@ def test_a_reason_after_the_last_known_one_is_not_made_up(three_jobs: MemoryJour
         assert unknown in [w.seconds for w in story.waits if w.sentence == "the reason is not known"]
 
 
-def test_resizes_and_batch_sizes_are_told_in_order(
+def test_resizes_and_batch_sizes_are_listed_in_order(
     new_journal: Callable[..., MemoryJournal],
     new_spec: Callable[..., JobSpec],
     telling: Callable[[MemoryJournal], Callable[[float, list[Event], list[Command]], None]],

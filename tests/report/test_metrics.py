@@ -168,7 +168,9 @@ def test_a_shared_gpu_is_in_use_and_paid_for_once(new_journal: NewJournal, new_s
     assert (summary["utilization"], summary["cost"]) == (1.0, 20.0)
 
 
-def test_what_a_former_life_says_late_is_ignored(new_journal: NewJournal, new_spec: NewSpec, telling: Telling) -> None:
+def test_late_events_of_an_earlier_incarnation_are_ignored(
+    new_journal: NewJournal, new_spec: NewSpec, telling: Telling
+) -> None:
     journal = new_journal("v100:1x2")
     tell = telling(journal)
     tell(0.0, [JobSubmitted(0.0, new_spec("a", 0.0, 1, 10.0))], [Start(0, 1, Placement(((0, 1),)))])

@@ -224,7 +224,9 @@ def test_a_pair_with_an_unknown_job_is_one_line(shoal: Shoal, tmp_path: Path) ->
     assert (code, "'zz'" in err, err.count("\n")) == (2, True, 1)
 
 
-def test_a_policy_that_is_not_an_optimization_is_told_which_are(shoal: Shoal, tmp_path: Path) -> None:
+def test_a_policy_that_is_not_an_optimization_gets_an_error_that_lists_those_that_are(
+    shoal: Shoal, tmp_path: Path
+) -> None:
     (tmp_path / "p.json").write_text(json.dumps(THREE))
     code, _, err = shoal("solve", "--policy", "fifo", "--problem", "p.json")
     assert (code, "gavel.max-min" in err) == (2, True)

@@ -95,7 +95,7 @@ def test_the_table_draws_the_rounds(shoal: Shoal, tmp_path: Path) -> None:
     assert "j1 is refused: it needs 2 GPUs of one type; the most it can use is 1" in out
 
 
-def test_several_kinds_are_dealt_out(shoal: Shoal, tmp_path: Path) -> None:
+def test_jobs_are_divided_among_several_kinds(shoal: Shoal, tmp_path: Path) -> None:
     jobs = [{"id": n, "steps_left": 800.0, "throughput": {"new": 4.0, "old": 1.0}} for n in "ab"]
     problem = {"cluster": {"new": 1, "old": 1}, "window": {"rounds": 2, "seconds": 100.0}, "jobs": jobs}
     answer = solved(shoal, tmp_path, "shockwave", problem)

@@ -65,7 +65,7 @@ def test_a_model_without_a_folder_is_refused(public: Path) -> None:
         check(Scenario(parse_cluster("v100:1x4"), "fifo", profiles=(str(public / "traces"),)), stranger)
 
 
-def test_every_policy_is_told_what_it_needs_unless_somebody_says_otherwise() -> None:
+def test_every_policy_has_its_default_knowledge_unless_an_option_sets_another() -> None:
     assert {name for name in POLICIES if knowledge_of(name, adapting=False) == "online"} == {"pollux"}
     assert {name for name in POLICIES if knowledge_of(name, adapting=True) == "online"} == {"pollux", "rank", "shoal"}
     assert knowledge_of("pollux:p=1", adapting=True) == "online"

@@ -131,7 +131,7 @@ def test_failures_are_tried_again_a_few_times_and_refusals_and_redirects_never(
         hook.close()
 
 
-def test_each_end_is_told_once_and_earlier_ends_never() -> None:
+def test_each_end_is_reported_once_and_earlier_ends_never() -> None:
     told: list[Notice] = []
     accounts = Accounts(parse_cluster("v100:1x4").nodes)
     launch = Launch("train", ("true",), notify=("https://hooks.example.org/a", "mail:ana@example.org"))

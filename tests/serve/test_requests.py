@@ -215,7 +215,7 @@ def test_promises_that_do_not_come_true_are_not_waited_for_for_ever(new_harness:
     assert (late.status_code, late.json()["field"]) == (409, "job")
 
 
-def test_an_error_nobody_foresaw_is_logged_and_its_text_kept_inside(
+def test_an_unexpected_error_is_logged_and_its_text_is_not_sent_to_the_caller(
     harness: "Harness", monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: object) -> None:

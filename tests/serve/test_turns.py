@@ -218,7 +218,7 @@ def test_a_page_has_a_hundred_jobs_unless_it_is_asked_for_more(harness: "Harness
         assert harness.call("GET", f"/v1/jobs{query}", "ana").json()["field"] == field
 
 
-def test_health_is_told_at_any_rate_and_under_any_name(new_harness: "NewHarness") -> None:
+def test_health_is_answered_at_any_rate_and_under_any_name(new_harness: "NewHarness") -> None:
     harness = new_harness(ServerLimits(unknown=Rate(0.001, 1.0)), hosts=frozenset({"shoal"}))
     answers = [
         harness.call("GET", "/v1/healthz", None, headers={"Host": host}).status_code for host in ("elsewhere", "x") * 5

@@ -134,7 +134,9 @@ def event(response: http.client.HTTPResponse) -> dict[str, Any]:
     return row
 
 
-def test_a_listener_hears_how_it_is_then_each_change_then_the_end(harness: "Harness", serving: "Serving") -> None:
+def test_a_listener_gets_the_present_state_then_each_change_then_the_end(
+    harness: "Harness", serving: "Serving"
+) -> None:
     server = serving()
     connection, response = listen(server.port, harness.secrets["ana"])
     assert response.headers["Content-Type"].startswith("text/event-stream")

@@ -77,7 +77,7 @@ def test_everything_of_one_moment_is_one_batch_completions_first_arrivals_last()
     assert kinds(heard) == [JobStarted, JobStarted, JobCompleted, JobCrashed, NodeLost, JobSubmitted]
 
 
-def test_a_node_that_returns_when_another_is_lost_is_heard_of_first() -> None:
+def test_a_node_that_returns_when_another_is_lost_is_reported_first() -> None:
     faults = Faults(script=(NodeFault(5.0, 0, 5.0), NodeFault(10.0, 1, 5.0)))
     world = backend(job("a", 0, 1, 99), faults=faults)
     world.wait(INF)
@@ -93,7 +93,7 @@ def test_waiting_ends_at_the_review_when_nothing_happens_before() -> None:
     assert kinds(world.wait(60.0)) == [JobSubmitted]
 
 
-def test_quiet_news_wakes_nobody_but_comes_with_the_next() -> None:
+def test_a_quiet_event_does_not_end_the_wait_and_comes_with_the_next_urgent_one() -> None:
     world = backend(job("a", 0, 1, 10), faults=Faults(script=(Straggler(4.0, 0, 0.5, 100.0),)))
     world.wait(INF)
     world.send([Start(0, 1, ONE)])
@@ -128,7 +128,7 @@ def test_repeating_a_command_is_harmless() -> None:
     assert heard.events == (JobStarted(6.0, 0, 2, 1.0, 4.0), JobCompleted(12.0, 0, 2, 10.0))
 
 
-def test_a_start_that_cannot_work_is_a_crash_heard_at_once() -> None:
+def test_a_start_that_cannot_work_is_reported_as_a_crash_at_once() -> None:
     # cifar10 was never measured on a k80.
     world = backend(job("a", 0, 1, work=1e5, model="cifar10", batch_size=128), cluster="k80:1x4")
     world.wait(INF)
@@ -280,7 +280,7 @@ def test_gangs_over_several_nodes_slow_each_other_while_they_share_one() -> None
     assert ended == {0: 130.0, 1: 60.0, 2: 50.0}
 
 
-def test_a_gang_that_leaves_its_company_behind_is_as_fast_as_ever() -> None:
+def test_a_gang_that_no_longer_shares_a_node_has_its_full_speed_again() -> None:
     across = Placement(((0, 2), (1, 2)))
     world = backend(job("a", 0, 4, 100), job("b", 0, 4, 99), faults=Faults(interference_speed=0.5), cluster="gpu:3x4")
     world.wait(INF)
@@ -295,7 +295,7 @@ def test_a_gang_that_leaves_its_company_behind_is_as_fast_as_ever() -> None:
     assert world.wait(INF).now == 110.0
 
 
-def test_a_straggler_slows_nobody_on_other_nodes() -> None:
+def test_a_straggler_slows_no_job_on_other_nodes() -> None:
     faults = Faults(script=(Straggler(10.0, 1, 0.5, 20.0),))
     run = simulate(Fifo(), [job("a", 0, 4, 100), job("b", 0, 4, 100)], "gpu:2x4", faults=faults)
     assert run.completed == {"a": 100.0, "b": 110.0}

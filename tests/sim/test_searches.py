@@ -108,7 +108,7 @@ def test_a_trial_grows_no_wider_than_it_can_use() -> None:
     assert [spec.gpus for spec in simulate(rows).specs] == [1, 1, 1, 1, 2, 2, 2]
 
 
-def test_a_promoted_trial_pays_for_taking_up_its_checkpoint() -> None:
+def test_a_promoted_trial_takes_the_time_to_load_its_checkpoint() -> None:
     done = simulate(FOUR, cost=5.0).when(JobCompleted)
     assert [done["t1"], done["t1#2"], done["t1#3"]] == pytest.approx([10.0, 25.0, 40.0])
 

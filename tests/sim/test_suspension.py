@@ -210,7 +210,7 @@ def test_an_image_keeps_suspended_runs() -> None:
     assert again.freeze().jobs["a"].bound_to == ONE
 
 
-def test_a_report_tells_suspensions_from_stops_and_restarts() -> None:
+def test_a_report_counts_suspensions_apart_from_stops_and_restarts() -> None:
     run = turns("a", "b", "a", "b", "c")
     header, *records = run.journal.raw()
     history = read_history([[*header[:2], {"cluster": "gpu:1x1"}], *records])

@@ -87,7 +87,7 @@ def test_matching_equals_brute_force_and_proves_it(data: st.DataObject, rows: in
     assert duality_gap(costs, found) == pytest.approx(0.0, abs=1e-9)
 
 
-def test_the_certificate_tells_a_worse_matching_from_the_best() -> None:
+def test_the_certificate_distinguishes_a_worse_matching_from_the_best() -> None:
     costs = np.array([[1.0, 2.0], [2.0, 1.0]])
     assert duality_gap(costs, Matching(np.array([1, 0]), 4.0)) > 0.5
     assert isfinite(duality_gap(costs, match(costs)))

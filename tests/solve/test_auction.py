@@ -134,7 +134,7 @@ def test_two_linear_apps_on_four_gpus_keep_half_each_and_leave_two() -> None:
     assert 4 - sum(found.kept * found.chosen) == pytest.approx(2.0)
 
 
-def test_a_capped_bidder_that_harms_nobody_pays_nothing() -> None:
+def test_a_capped_bidder_that_costs_no_other_bidder_gpus_pays_nothing() -> None:
     # The first can use one GPU of four and the second three: both have all they want whoever else is there.
     found = auction_counts([linear(5.0, 1), linear(1.0, 3)], 4)
     assert found.chosen.tolist() == [1, 3]

@@ -41,7 +41,7 @@ def test_who_is_somewhere_leaves_only_for_more_than_that_costs() -> None:
     st.lists(st.lists(st.sampled_from([1.0, 5.0, 20.0, INF]), min_size=3, max_size=3), min_size=1, max_size=8),
     st.data(),
 )
-def test_nobody_is_dealt_to_a_pool_it_cannot_use(alone: list[list[float]], data: st.DataObject) -> None:
+def test_no_job_is_put_into_a_pool_it_cannot_use(alone: list[list[float]], data: st.DataObject) -> None:
     pools = [data.draw(st.sampled_from([-1, *(k for k in range(3) if row[k] < INF)])) for row in alone]
     for row, pool in zip(alone, deal(alone, pools, moving=2.0), strict=True):
         assert (pool == -1) == (min(row) == INF)

@@ -416,7 +416,7 @@ def test_levels_that_fill_up_within_one_float_of_each_other_are_reported_as_blur
     assert answer.residual > 1e-7
 
 
-def test_rows_alike_but_for_a_ten_millionth_are_told_apart_without_losing_digits() -> None:
+def test_rows_that_differ_by_a_ten_millionth_are_distinguished_without_losing_digits() -> None:
     # All frozen rows nearly tie over all types, so the second stage's game trades them against each other; a basis
     # that was inverted through a pivot of 1e-11 gave away 5e-4 of a row.
     size = [0.0041164, 338.07, 7.0425, 21.089, 16.363, 64.645, 61.006, 162.46, 10.653, 188.49]

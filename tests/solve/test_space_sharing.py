@@ -270,7 +270,7 @@ def test_nobody_is_paired_with_itself() -> None:
     assert answer.throughput.tolist() == [1.0]
 
 
-def test_groups_of_unlike_size_meet_evenly() -> None:
+def test_groups_of_different_sizes_are_paired_evenly() -> None:
     # Two of kind 0 and three of kind 1 on one GPU, only unlike ones share. Shared all the time: each of the two has
     # half of it, each of the three a third, and 4 of the 6 possible pairs are enough for that.
     crowd = JobClasses(

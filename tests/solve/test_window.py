@@ -268,7 +268,7 @@ def test_every_plan_is_lawful_and_leaves_no_gpu_idle_that_anyone_could_use(
             assert not ((claims.widths <= free) & ~found.runs[:, t] & (found.counts < claims.rounds)).any()
 
 
-def test_a_gang_wider_than_the_cluster_gets_nothing_and_delays_nobody() -> None:
+def test_a_gang_wider_than_the_cluster_gets_nothing_and_delays_no_other_job() -> None:
     claims = Claims(np.array([9, 2], dtype=np.int32), np.array([[1.0, 5, 9], [0, 1, 2]]), np.array([50.0, 2]))
     found = plan(claims, 4, inf, np.array([0, 1]))
     assert found.counts.tolist() == [0, 2]

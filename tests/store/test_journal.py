@@ -182,7 +182,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize(("sql", "left", "said"), DAMAGE.values(), ids=DAMAGE.keys())
-def test_damage_is_told_by_its_place(sound: Sound, tmp_path: Path, sql: str, left: int, said: str) -> None:
+def test_damage_is_reported_with_its_position(sound: Sound, tmp_path: Path, sql: str, left: int, said: str) -> None:
     path, records = sound.path, sound.records
     hurt = tmp_path / "hurt.db"
     shutil.copy(path, hurt)

@@ -149,7 +149,7 @@ def test_a_worker_alone_trains_as_a_plain_loop_does(store: Any) -> None:
     assert model.uses.tolist() == pytest.approx(fixed.uses, abs=1e-4)
 
 
-def test_an_order_that_keeps_nobody_who_trains_is_not_followed(store: Any) -> None:
+def test_an_order_that_keeps_no_training_worker_is_not_followed(store: Any) -> None:
     orders = Said(Order(1, (0,)))
     elastic, _ = _worker(store, 0, orders)
     done: list[ElasticStep] = []
@@ -409,7 +409,7 @@ def test_a_store_serves_only_those_who_know_its_secret() -> None:
     store.close()
 
 
-def test_a_worker_tells_its_store_nothing_until_that_has_proved_the_secret() -> None:
+def test_a_worker_sends_its_store_nothing_until_that_has_proved_the_secret() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         heard: list[bytes] = []
 

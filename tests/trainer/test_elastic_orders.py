@@ -75,7 +75,7 @@ def test_a_replaced_file_is_read_again_and_only_a_newer_order_is_followed(tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_orders_in_a_store_are_heard_in_the_background() -> None:
+def test_orders_in_a_store_are_read_in_the_background() -> None:
     shelf = Shelf()
     orders = StoreOrders(lambda: shelf)
     try:

@@ -99,7 +99,7 @@ def test_two_checkpoints_are_kept_and_progress_is_told(runs: Path) -> None:
     assert float(saved) == 303, "a run that is done is saved as such"
 
 
-def test_ranks_that_adapt_their_batch_do_so_at_the_same_step_and_tell_how_they_fare(runs: Path) -> None:
+def test_ranks_adapt_their_batch_at_the_same_step_and_report_their_progress(runs: Path) -> None:
     lengths = [[len(numbers) for epoch, numbers, _ in log(runs, rank, "adapts") if epoch != "end"] for rank in range(2)]
     assert lengths[0] == lengths[1] or all(abs(a - b) <= 1 for a, b in zip(*lengths, strict=True))
     assert max(lengths[0]) <= 12

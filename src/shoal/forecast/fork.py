@@ -62,7 +62,7 @@ class Fork:
     ) -> "Fork":
         """Return a fork of a state as it is; later changes of that state do not affect it."""
         present, everyone = _copied(state), _copied(state)
-        aside = state.freeze().set_aside.values()  # what the policy cannot decide on would end every simulation
+        aside = state.freeze().set_aside.values()  # the policy fails on these jobs, which would end every simulation
         present.apply_events(state.now, [JobSetAside(e.at, e.job, e.reason, inf) for e in aside])
         present.apply_events(state.now, [JobCancelled(state.now, job) for job in sorted(state.cancelling)])
         everyone.apply_events(state.now, [JobReleased(state.now, job) for job in state.held])

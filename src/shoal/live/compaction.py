@@ -139,7 +139,7 @@ class Compaction:
             old.append(path)
             try:
                 ended = _begins(following)
-            except UnreadableBase:  # it is dropped with a later one
+            except UnreadableBase:  # a later compaction drops it
                 continue
             if ended >= oldest:
                 return

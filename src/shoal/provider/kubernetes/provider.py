@@ -87,7 +87,7 @@ class KubernetesProvider:
                 self._check_secret(pod)
             self._forget(pods)
             self._drop_wishes()
-        except EngineRefusal as error:  # a right is missing
+        except EngineRefusal as error:  # e.g. the service account lacks a permission
             raise EngineAway(str(error)) from None
         return [self._seen(pod) for pod in pods]
 
