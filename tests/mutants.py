@@ -28,6 +28,8 @@ import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -171,29 +173,31 @@ def _in_fork(run: Callable[[], int], cpu_seconds: float) -> int:
 
 
 def _in_parallel(worker: Callable[[int], Iterator[object]], processes: int) -> Iterator[Any]:
-    """What ``worker(0)`` to ``worker(processes - 1)`` yield, each in a process of its own, as it comes."""
-    receive, send = os.pipe()
-    children = []
+    """What ``worker(0)`` to ``worker(processes - 1)`` yield, each in a process with a pipe of its own, as it comes."""
+    children, receivers = [], []
     for share in range(processes):
+        receive, send = Pipe(duplex=False)
         child = _fork()
         if not child:
-            os.close(receive)
             _send_all(worker(share), send)
+        send.close()
         children.append(child)
-    os.close(send)
-    with os.fdopen(receive) as lines:
-        for line in lines:
-            yield json.loads(line)
+        receivers.append(receive)
+    while receivers:
+        for ready in wait(receivers):
+            assert isinstance(ready, Connection)
+            try:
+                yield json.loads(ready.recv_bytes())
+            except EOFError:
+                receivers.remove(ready)
     for child in children:
         os.waitpid(child, 0)
 
 
-def _send_all(values: Iterator[object], pipe: int) -> NoReturn:
+def _send_all(values: Iterator[object], pipe: "Connection[Any, Any]") -> NoReturn:
     try:
-        with os.fdopen(pipe, "w") as out:
-            for value in values:
-                out.write(json.dumps(value) + "\n")
-                out.flush()
+        for value in values:
+            pipe.send_bytes(json.dumps(value).encode())
     except BaseException as error:
         print(f"a worker ended: {error!r}", file=sys.stderr)
     finally:
