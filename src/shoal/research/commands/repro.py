@@ -1,12 +1,12 @@
 """``shoal repro``: the papers' tables and figures, compared with ours."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from shoal.cli.output import json_option, print_json, print_table, say, warn
-from shoal.core.errors import InputError
 
 if TYPE_CHECKING:
     from shoal.research.repro.runner import ReproOutcome
@@ -61,7 +61,8 @@ def list_all(as_json: bool) -> None:
 @click.option(
     "--page",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Write the tables between `<!-- repro: NAME -->` and `<!-- end -->` of this page, where it has these lines.",
+    multiple=True,
+    help="Write the tables between `<!-- repro: NAME -->` and `<!-- end -->` of this page; can be repeated.",
 )
 @click.option(
     "--html",
@@ -75,12 +76,13 @@ def list_all(as_json: bool) -> None:
     help="Write the verdicts into this file, beside those of other reproductions.",
 )
 @json_option
-def run(names: tuple[str, ...], page: Path | None, record_file: Path | None, as_json: bool, **options: Any) -> None:
+def run(names: tuple[str, ...], page: Sequence[Path], record_file: Path | None, as_json: bool, **options: Any) -> None:
     """Run reproductions by NAME; `afs-*` selects all names that begin with `afs-`.
 
     One that fails or lacks its data is reported at the end, with exit code 1, and does not stop the others.
     """
     from shoal.research.commands.repro_progress import shown_progress
+    from shoal.research.repro.blocks import check_places, write_blocks
     from shoal.research.repro.page import write_figures_page
     from shoal.research.repro.recorded import longest_first, record
     from shoal.research.repro.registry import chosen, reproductions
@@ -89,6 +91,7 @@ def run(names: tuple[str, ...], page: Path | None, record_file: Path | None, as_
     left_out = {one.name for one in chosen(options["without"])}
     wanted = [one for one in chosen(names) if one.name not in left_out]
     settings = RunSettings(options["data"], options["out"], options["quick"], options["draws"], options["jobs"])
+    check_places(page, wanted)
     settings.context(warn)  # a file that cannot be read is refused before anything runs
     outcomes: dict[str, ReproOutcome] = {}
     with shown_progress([one.name for one in wanted]) as progress:
@@ -97,9 +100,10 @@ def run(names: tuple[str, ...], page: Path | None, record_file: Path | None, as_
             with progress.ended(outcome):
                 if not as_json:
                     print_outcome(outcome, {one.name: one.paper for one in wanted}[outcome.name])
-            if page is not None and outcome.tables:
-                write_block(page, outcome.name, "\n".join(table.markdown() for table in outcome.tables))
     ended = [outcomes[one.name] for one in wanted]
+    for one in wanted:
+        if outcomes[one.name].tables:
+            write_blocks(page, one, outcomes[one.name].tables)
     if record_file is not None:
         record(ended, record_file, reproductions())
     if options["html"] is not None:
@@ -128,15 +132,3 @@ def documents(outcome: "ReproOutcome", quick: bool) -> list[dict[str, Any]]:
     if outcome.failure:
         return [{**head, "failure": outcome.failure}]
     return [{**head, **table.document()} for table in outcome.tables]
-
-
-def write_block(page: Path, name: str, text: str) -> None:
-    """Replace what a page holds between `<!-- repro: NAME -->` and `<!-- end -->`; without these lines do nothing."""
-    begin, end = f"<!-- repro: {name} -->\n", "<!-- end -->"
-    before, mark, rest = page.read_text().partition(begin)
-    _, close, after = rest.partition(end)
-    if not mark:
-        return
-    if not close:
-        raise InputError("page", str(page), f"has no line `{end}` after `{begin.strip()}`")
-    page.write_text(f"{before}{begin}{text}{end}{after}")

@@ -180,7 +180,8 @@ _SHOCKWAVE: tuple[Row, ...] = (
         "",
         "needs 32 GPUs; `fidelity` compares on the embedded cluster",
     ),
-    ("shipped results", "baselines job by job", "shockwave-baselines", "", ""),
+    ("shipped results", "baselines job by job", "shockwave-baselines*", "", ""),
+    ("ours", "settings of the policy; gaps of windows", "shockwave-choices shockwave-windows", "", ""),
 )
 
 _SIA: tuple[Row, ...] = (

@@ -41,6 +41,7 @@ _MODULES = (
     "hpo",
     "shockwave",
     "shockwave_baselines",
+    "shockwave_choices",
     "themis",
     "themis_lies",
     "themis_nothing",
