@@ -102,12 +102,14 @@ soak-live: $(STAMP)
 JOBS ?= 2
 REPRO := $(BIN)/shoal repro run --jobs $(JOBS) --out repro.jsonl $(if $(DATA),--data $(DATA))
 
+REPRO_PAGES := reproductions.md cloud.md shockwave.md grounds.md
+
 repro: $(STAMP)
 	$(REPRO) '*' --without grounds --html repro.html > repro.txt
 
 # The same from the kept results, with the verdicts and tables of the documentation written anew.
 repro-record: $(STAMP)
-	$(REPRO) '*' --without grounds --html repro.html --page docs/reproductions.md \
+	$(REPRO) '*' --without grounds --html repro.html $(addprefix --page docs/,$(REPRO_PAGES)) \
 		--record src/shoal/research/repro/recorded.json > repro.txt
 	$(BIN)/python docs/test_docs.py
 

@@ -18,7 +18,7 @@ import runpy
 import shlex
 import shutil
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -37,8 +37,10 @@ from shoal.perf.catalog import catalog
 from shoal.policy.registry import POLICIES, parse_policy
 from shoal.research.bench.registry import BENCHES
 from shoal.research.grounds.ground import GROUNDS
+from shoal.research.repro.blocks import blocks
 from shoal.research.repro.inventory import faults, inventory, tally, verdict
 from shoal.research.repro.recorded import recorded_runs
+from shoal.research.repro.registry import reproductions
 from shoal.testing.conformance import CHECKS
 from shoal.workload.generators.registry import GENERATORS
 from shoal.workload.importers import FORMATS
@@ -241,15 +243,23 @@ def _grounds() -> str:
 def _figures() -> str:
     """One table of all papers: a line with the count of each paper, then its tables and figures."""
     recorded, rows = recorded_runs(), inventory()
+    homes = {name: page.name for page in PAGES for name in blocks(page.read_text())}
     lines = []
     for paper in dict.fromkeys(row.paper for row in rows):
         of_paper = [row for row in rows if row.paper == paper]
         lines.append((f"**{paper}**", f"**{tally(of_paper, recorded)}**", "", "", ""))
         for row in of_paper:
             how = ": ".join(filter(None, (row.state, row.reason)))
-            names = ", ".join(f"`{name}`" for name in row.names)
+            names = ", ".join(_linked(name, homes) for name in row.names)
             lines.append((row.number, row.shows, how, names, verdict(row, recorded)))
     return _table(("paper and figure", "what it shows", "made", "by", "verdict"), *lines)
+
+
+def _linked(name: str, homes: Mapping[str, str]) -> str:
+    """A reproduction's name, with a link to the page that has its tables."""
+    if name not in homes:
+        return f"`{name}`"
+    return f"[`{name}`]({f'#{_anchor(name)}' if homes[name] == 'reproductions.md' else homes[name]})"
 
 
 _LANGUAGES = {".py": "python", ".out": "text", ".yaml": "yaml", ".json": "json", ".csv": "text", ".sh": "bash"}
@@ -339,6 +349,13 @@ def test_every_figure_of_a_summary_and_every_column_of_a_job_is_explained() -> N
 
 def test_every_figure_of_the_papers_is_made_or_has_a_reason_and_every_reproduction_has_its_row() -> None:
     assert not faults()
+
+
+def test_tables_of_reproductions_in_pages_have_a_reproduction_and_sections_a_paper() -> None:
+    known = reproductions()
+    text = "".join(page.read_text() for page in PAGES)
+    assert not [name for name in blocks(text) if name not in known]
+    assert set(re.findall(r"^<!-- repro of: (.*) -->$", text, re.MULTILINE)) == {row.paper for row in inventory()}
 
 
 def test_every_bench_is_in_a_table() -> None:

@@ -43,7 +43,7 @@ def write_blocks(pages: Sequence[Path], one: Reproduction, tables: Sequence[Tabl
 
 def blocks(text: str) -> list[str]:
     """Return the names whose tables a page has."""
-    return re.findall(r"<!-- repro: (\S+) -->", text)
+    return re.findall(r"^<!-- repro: (\S+) -->$", text, re.MULTILINE)
 
 
 def _begin(one: Reproduction) -> str:

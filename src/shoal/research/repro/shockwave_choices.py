@@ -61,7 +61,7 @@ def _settings(context: ReproContext) -> list[Table]:
     columns = [Column("setting"), Column("makespan, s", ",.0f"), Column("mean JCT, s", ",.0f"), Column("worst ρ")]
     return [
         table(
-            f"settings of shockwave: {_TRACE} jobs on {TRACES[_TRACE][2]} GPUs, means of {len(seeds)} orders of arrival",
+            f"settings of shockwave: {_TRACE} jobs on {TRACES[_TRACE][2]} GPUs, {len(seeds)} orders of arrival",
             [*columns, Column("above 1.05", ".1%")],
             rows,
             here="not in the paper; `slopes` is the welfare of its code, `log` that of its text; worst ρ of all orders",
