@@ -120,6 +120,8 @@ def test_a_job_migrates_to_a_faster_kind_that_comes_free() -> None:
     ]
     run = simulate(Gandiva(space_sharing=True), rows, "v100:1x1,k80:1x1")
     assert run.completed["long"] == pytest.approx(100 + (work - 100 * 39.618) / 281.27, rel=1e-3)
+    stayed = simulate(Gandiva(space_sharing=True, migrate=False), rows, "v100:1x1,k80:1x1")
+    assert stayed.completed["long"] == pytest.approx(work / 39.618, rel=1e-3)
 
 
 def test_a_carry_of_jobs_long_gone_or_of_another_policy_does_no_harm() -> None:

@@ -6,7 +6,8 @@
   random waiting job of the same gang. After ``trial`` seconds a pair is judged by its measured rates: the sum of each
   one's rate over its rate alone. Above 1 they stay together, in later turns as well; otherwise the one that joined
   leaves, and the pair is not tried again. When no job would have to wait, pairs part.
-- *Migration*: a job moves to a kind of GPU that is free and faster by a tenth, if that saves more than a minute.
+- *Migration*: a job moves to a kind of GPU that is free and faster by a tenth, if that saves more than a minute;
+  without ``migrate`` it does not, as in the baseline that Gavel calls least attained service with Gandiva's sharing.
 
 References: Gandiva (OSDI '18); Gavel (OSDI '20) §7.3 for the model of it.
 """
@@ -50,6 +51,7 @@ class Gandiva:
     quantum: float = 600.0
     space_sharing: bool = False
     trial: float = 60.0
+    migrate: bool = True
 
     def __post_init__(self) -> None:
         check_round(self.quantum, "quantum")
@@ -75,7 +77,8 @@ class Gandiva:
             served = serve(snapshot, _order(attained, keeping, line))
             if turn != before.turn:
                 pairs += trials(snapshot, served.gpus, pairs, barred, self.trial)
-        served = _migrated(snapshot, served, [p.host for p in pairs])
+        if self.migrate:
+            served = _migrated(snapshot, served, [p.host for p in pairs])
         verdicts, ends = _explain(snapshot, served, attained, pairs)
         review_at = min([(turn + 1) * self.quantum if waits else inf, *(end for end in ends if end > now)])
         carry = TrialPairsCarry(turn, pairs, barred)
