@@ -1,5 +1,7 @@
 """Finish-time fairness, trees and the shortest job with shared GPUs, against a program over every pair of jobs."""
 
+from typing import Literal
+
 import numpy as np
 import pytest
 from tests.solve.test_space_sharing import GOOD, JobByJob, crowd_of, instances, obeys, without_pairs
@@ -45,7 +47,7 @@ def random_tree(chance: np.random.Generator, jobs: int) -> ShareNode:
     parts = [part.tolist() for part in np.split(chance.permutation(jobs), cuts)]
     nodes: list[ShareNode | int] = []
     for part in parts:
-        policy = "fifo" if chance.random() < 0.3 else "fair"
+        policy: Literal["fair", "fifo"] = "fifo" if chance.random() < 0.3 else "fair"
         children: list[ShareNode | int] = list(part)
         if len(part) > 3 and not nodes:
             children = [ShareNode(part[:2], 2.0), *part[2:]]

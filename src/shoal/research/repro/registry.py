@@ -31,6 +31,14 @@ class Reproduction:
 
 
 _MODULES = (
+    "gavel.models",
+    "gavel.load",
+    "gavel.hierarchy",
+    "gavel.solver",
+    "gavel.mechanism",
+    "gavel.estimates",
+    "gavel.objectives",
+    "gavel.physical",
     "afs",
     "pollux_models",
     "afs_series",
