@@ -243,7 +243,7 @@ def _run(context: ReproContext) -> list[Table]:
         for case in CASES:
             key = {"fidelity": case.spec(), "run": number}
             label = f"{case.spec()}, run {number + 1} of {repeats}"
-            runs[case.policy].append(FidelityResult(**context.run(key, label, _measure, context, case, number)))
+            runs[case.policy].append(FidelityResult(**context.run(key, label, measure_case, context, case, number)))
     rows = [_row(case.policy, runs[case.policy]) for case in CASES]
     here = (
         f"{len(QUEUE)} PyTorch jobs (gloo, processors) on {CLUSTER}; seconds, medians over the runs; off: relative "
@@ -253,7 +253,8 @@ def _run(context: ReproContext) -> list[Table]:
     return [table("simulator compared with the embedded cluster", _COLUMNS, rows, theirs, here)]
 
 
-def _measure(context: ReproContext, case: FidelityCase, number: int) -> FidelityResult:
+def measure_case(context: ReproContext, case: FidelityCase, number: int) -> FidelityResult:
+    """Run a case live and simulated; its home folder is beside the result file, if there is one."""
     with _home(context, f"{case.policy}-{number + 1}") as home:
         return compare(case, home, context)
 
