@@ -44,6 +44,7 @@ _MODULES = (
     "afs_series",
     "afs_jobs",
     "afs_live",
+    "afs_reconfiguration",
     "pollux",
     "pollux_figures",
     "cloud",
