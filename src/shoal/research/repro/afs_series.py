@@ -60,7 +60,9 @@ class IndexRecorder:
         self.indices.append(self._indices(snapshot, np.asarray(decision.verdicts.gpus)))
         return decision
 
-    def _indices(self, snapshot: Snapshot, granted: np.ndarray[tuple[int], np.dtype[np.int32]]) -> tuple[float, ...]:
+    def _indices(
+        self, snapshot: Snapshot, granted: np.ndarray[tuple[int], np.dtype[np.int32]]
+    ) -> tuple[float, float, float]:
         columns, pending = snapshot.columns, granted == 0
         running = np.flatnonzero(granted)
         speed = sum(self._speedup(snapshot.specs[i].model or "")[granted[i]] for i in running.tolist())

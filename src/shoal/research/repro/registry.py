@@ -52,6 +52,7 @@ _MODULES = (
     "shockwave",
     "shockwave_baselines",
     "shockwave_choices",
+    "themis_examples",
     "themis",
     "themis_lies",
     "themis_nothing",

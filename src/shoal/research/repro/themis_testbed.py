@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
@@ -126,7 +127,7 @@ def _score(cluster: Topology, model: str | None, batch_size: int | None, placeme
     fits = placement.gpus <= cluster.node_size[kind]
     best = Locality.SAME_NODE if fits else Locality.CROSS_NODE
     here, there = (
-        profile.rate(cluster.kinds[kind], placement.gpus, where, batch_size)  # type: ignore[union-attr]
+        profile.rate(cluster.kinds[kind], placement.gpus, where, batch_size)
         for where in (cluster.locality(placement), best)
     )
     return min(here / there, 1.0)
@@ -142,10 +143,13 @@ def results(context: ReproContext, workload: int, contention: int, names: Sequen
             label = f"workload {workload}, contention {contention}, {name}, seed {seed}"
             arguments = POLICIES[name], workload, contention, seed, trials
             row = context.run({**key, "trials": trials}, label, _measured, *arguments)
-            found.setdefault(name, []).append(
-                TestbedResult(**{k: tuple(v) if isinstance(v, list) else v for k, v in row.items()})
-            )
+            found.setdefault(name, []).append(_read(row))
     return found
+
+
+def _read(row: Mapping[str, Any]) -> TestbedResult:
+    lists = {name: tuple(row[name]) for name in ("rho", "work", "scores")}
+    return TestbedResult(**{**row, **lists})
 
 
 def _measured(policy: str, workload: int, contention: int, seed: int, trials: int) -> dict[str, object]:
