@@ -1,5 +1,6 @@
 """Shockwave: its paper's small examples, plans that are kept and made anew, budgets, and its public 120-job trace."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from shoal.perf.catalog import catalog
 from shoal.policy.shockwave.carry import ShockwaveCarry, WindowPlan
 from shoal.policy.shockwave.policy import Shockwave
 from shoal.policy.shockwave.welfare import SHAPES, part_done, welfare
+from shoal.research.repro.shockwave_toy import SCHEDULES, TABLE_1
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
 from shoal.testing.builders import SimulationLog, job, simulate, snapshot
@@ -26,23 +28,12 @@ FILES = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "shockw
 
 # ── §2: Table 1 and the schedules of figures 1 and 15 ─────────────────────────────────────────────────────────────
 
-SCHEDULES = {
-    "1/3": ["ABCC", "ABBC", "AAAC", "BBCC", "AAAB", "AABB", "AA"],
-    "2/3": ["AABB", "BBCC", "AACC", "AABB", "BBCC", "AAA", "AAA"],
-    "1": ["AABC", "ABBC", "ABCC", "AABC", "ABBC", "AAAB", "AA"],
-    "adaptive": ["BBCC", "BBCC", "BBCC", "AAAB", "AAAB", "AAA", "AAA"],
-}
-"""GPU by GPU, round by round: who runs (figures 15a, 1, 15b and 15c)."""
-
-TABLE_1 = {"adaptive": (0.83, 5.0, 7.0), "1/3": (1.0, 5.7, 7.0), "2/3": (1.1, 5.7, 7.0), "1": (1.1, 6.0, 7.0)}
-"""Worst ρ, average JCT and makespan."""
-
 
 @dataclass(frozen=True)
 class Scripted:
     """Gives out GPUs as a figure shows them, rounds of one second."""
 
-    rounds: list[str]
+    rounds: Sequence[str]
 
     def decide(self, snapshot: Snapshot) -> Decision:
         shown = self.rounds[min(int(snapshot.now), len(self.rounds) - 1)]

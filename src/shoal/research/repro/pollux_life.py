@@ -44,7 +44,7 @@ SEEDED = "pollux:memory=true"
 
 @dataclass(frozen=True, slots=True)
 class SeededReports:
-    """A policy for which every model was measured and fitted before its first job, on all of the cluster."""
+    """A policy for which every model was measured and fitted before its first job."""
 
     policy: Policy
     reports: Mapping[str, GoodputReport]
@@ -54,24 +54,27 @@ class SeededReports:
         return self.policy.decide(replace(snapshot, model_reports=self.reports))
 
 
-def offline_reports(profiles: Mapping[str, MeasuredProfile], gpus: int) -> dict[str, GoodputReport]:
-    """Return by model the report of a job that had trained on up to ``gpus`` GPUs, fitted to all measurements."""
+def offline_reports(profiles: Mapping[str, MeasuredProfile], seen: int) -> dict[str, GoodputReport]:
+    """Return by model a report fitted to all measurements; it counts as tried on ``seen`` GPUs."""
     return {
         model: GoodputReport(
-            one.fits(), one.noise_scale(0.0), one.initial_batch, gpus, BatchSetting(one.initial_batch), remembered=True
+            one.fits(), one.noise_scale(0.0), one.initial_batch, seen, BatchSetting(one.initial_batch), remembered=True
         )
         for model, one in profiles.items()
     }
 
 
-def live_through(data: Path, number: int, policy: str, seeded: bool = False, jobs: int | None = None) -> dict[str, Any]:
-    """Simulate one of the eight workloads and return its jobs' figures and its samples over time as plain lists."""
+def live_through(data: Path, number: int, policy: str, seen: int = 0, jobs: int | None = None) -> dict[str, Any]:
+    """Simulate one of the eight workloads and return its jobs' figures and its samples over time as plain lists.
+
+    With ``seen`` models are seeded with offline fits, and a job counts as tried on this number of GPUs.
+    """
     rows = read_workload(data / f"pollux/workloads/workload-{number}.csv", "pollux")
     rows = rows if jobs is None else rows.first(jobs)
     profiles = _profiles(data)
     cluster = parse_cluster(CLUSTER)
     scenario = Scenario(cluster, policy, restart_cost="30", profiles=(str(data / TRACES),))
-    seeds = SeededReports(parse_policy(policy), offline_reports(profiles, cluster.total_gpus)) if seeded else None
+    seeds = SeededReports(parse_policy(policy), offline_reports(profiles, seen)) if seen else None
     outcome = run(scenario, rows, policy=seeds)
     assert outcome.journal is not None
     history = read_history(outcome.journal.raw())

@@ -143,16 +143,24 @@ _COLUMNS = (
 
 def _row(context: ReproContext, key: Mapping[str, Any], cases: Sequence[Callable[[], TraceCase]]) -> list[Cell]:
     """Cells of a row: means over these cases, makespan and JCT with 95 % intervals (± Student's t), ρ as the worst."""
-    found = []
-    for number, make in enumerate(cases):
-        whole = {"paper": "shockwave", **key, "case": number}
-        label = ", ".join(f"{name} {value}" for name, value in whole.items())
-        found.append(context.run(whole, label, _measure_case, context.data, make))
+    found = _runs(context, key, cases)
     worst = [max(f[name] for f in found) for name in ("rho", "rho_averaged")]
     mean = {name: fmean(f[name] for f in found) for name in ("makespan", "jct", "unfair", "restarts")}
     spread = [_half_width([f[name] for f in found]) for name in ("makespan", "jct")]
     times = [mean["makespan"], spread[0], mean["jct"], spread[1]]
     return [*times, worst[0], mean["unfair"], worst[1], mean["restarts"]]
+
+
+def _runs(
+    context: ReproContext, key: Mapping[str, Any], cases: Sequence[Callable[[], TraceCase]]
+) -> list[dict[str, float]]:
+    """Return the figures of these cases, computed or stored."""
+    found = []
+    for number, make in enumerate(cases):
+        whole = {"paper": "shockwave", **key, "case": number}
+        label = ", ".join(f"{name} {value}" for name, value in whole.items())
+        found.append(context.run(whole, label, _measure_case, context.data, make))
+    return found
 
 
 def _measure_case(data: Path, make: Callable[[], TraceCase]) -> dict[str, float]:
@@ -181,9 +189,25 @@ def _unchanged(workload: Workload, seed: int) -> Workload:
     return workload
 
 
+def compared(context: ReproContext, trace: str, policy: str, seeds: Sequence[int]) -> list[dict[str, float]]:
+    """Return the figures of a policy on a trace, by order of arrival."""
+    key = {"what": "compared", "trace": trace, "policy": policy}
+    return _runs(context, key, _cases(context, trace, policy, seeds, _unchanged))
+
+
 def _compared(context: ReproContext) -> list[Table]:
     """All policies on every trace: the paper's table of its own cluster, figures 7 and 9."""
-    policies = (*_OURS, *_BASELINES, "gavel.ftf", "ossp", "mst", "gandiva-fair:tickets_per=gpu", "srtf", "srsf")
+    policies = (
+        *_OURS,
+        "shockwave:rho=mean",
+        *_BASELINES,
+        "gavel.ftf",
+        "ossp",
+        "mst",
+        "gandiva-fair:tickets_per=gpu",
+        "srtf",
+        "srsf",
+    )
     traces, seeds = (("120",), (0,)) if context.quick else (tuple(TRACES), range(5))
     tables = []
     for trace in traces:

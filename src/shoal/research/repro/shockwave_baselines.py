@@ -239,7 +239,12 @@ BASELINES: Mapping[str, tuple[str, tuple[SimulatorChoice, ...]]] = {
 
 def shipped_result(data: Path, name: str) -> Mapping[str, Any]:
     """Return the authors' results of simulating the trace with one of their policies."""
-    file = data / "shockwave" / "shipped_results" / f"tacc_32gpus__{name}_simulation.json"
+    return shipped_file(data, f"tacc_32gpus__{name}_simulation.json")
+
+
+def shipped_file(data: Path, name: str) -> Mapping[str, Any]:
+    """Return one of the result files that the authors ship."""
+    file = data / "shockwave" / "shipped_results" / name
     try:
         found: Mapping[str, Any] = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
