@@ -34,7 +34,11 @@ def test_a_job_that_adapts_as_in_the_paper_reproduces_and_one_that_does_not_diff
 
 
 def test_phases_are_those_before_during_and_after_contention() -> None:
-    job = {"gpus": [8, 8, 2, 2, 16, 16], "batch": [8, 8, 4, 4, 64, 64], "efficiency": [0.5, 0.5, 1, 1, 0.7, 0.7]}
+    job: dict[str, list[float]] = {
+        "gpus": [8, 8, 2, 2, 16, 16],
+        "batch": [8, 8, 4, 4, 64, 64],
+        "efficiency": [0.5, 0.5, 1, 1, 0.7, 0.7],
+    }
     found = phases([1, 1, 9, 9, 1, 1], job)
     assert found is not None
     assert [found[name]["gpus"] for name in "ABC"] == [8.0, 2.0, 16.0]

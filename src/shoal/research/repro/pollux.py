@@ -24,6 +24,8 @@ from shoal.policy.goodput_options import allotted
 from shoal.policy.pollux.policy import Pollux
 from shoal.policy.registry import parse_policy
 from shoal.research.repro.context import ReproContext
+from shoal.research.repro.parallel import Task, run_all
+from shoal.research.repro.pollux_verdicts import JUDGES, PUBLIC_SIA, ExperimentVerdict, kinds_verdict
 from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.table import Cell, Column, Table, table
 from shoal.scenario.scenario import Scenario
@@ -312,15 +314,18 @@ def measure_all(
     context: ReproContext, experiment: Experiment, numbers: Sequence[int], jobs: int | None = None
 ) -> Mapping[tuple[str, int, PolluxVariant], PolluxResult]:
     """Return the results of every variant on every workload, computed or stored."""
-    results: dict[tuple[str, int, PolluxVariant], PolluxResult] = {}
-    for folder in experiment.folders:
-        for number in numbers:
-            for variant in experiment.variants:
-                key = cache_key(experiment, folder, number, variant, jobs)
-                label = f"{folder} {number}, {variant}"
-                found = context.run(key, label, measure, context.data, experiment, folder, number, variant, jobs)
-                results[folder, number, variant] = PolluxResult(**found)
-    return results
+    cells = [(f, n, v) for f in experiment.folders for n in numbers for v in experiment.variants]
+    tasks = [
+        Task(
+            cache_key(experiment, folder, number, variant, jobs),
+            f"{folder} {number}, {variant}",
+            measure,
+            (context.data, experiment, folder, number, variant, jobs),
+        )
+        for folder, number, variant in cells
+    ]
+    results = zip(cells, run_all(context, tasks), strict=True)
+    return {cell: PolluxResult(**found) for cell, found in results}
 
 
 def cache_key(
@@ -346,6 +351,7 @@ def experiment_tables(
 ) -> list[Table]:
     """Return a table for each folder of workloads: a row for each policy with its figures on each workload."""
     results = measure_all(context, experiment, numbers, jobs)
+    judged = _judged(experiment, results, numbers)
     made = []
     for folder in experiment.folders:
         rows: list[list[Cell]] = []
@@ -359,8 +365,32 @@ def experiment_tables(
             rows.append(_public_row(context.data / REFERENCE, experiment.reference, numbers))
         columns = [Column("policy"), *(Column(str(number), ",.0f") for number in numbers), Column("mean", ",.0f")]
         columns += [Column("p99", ",.0f"), Column("makespan", ",.0f"), Column("ρ p99"), Column("ρ ≥ 2", ".1%")]
-        made.append(table(f"{experiment.what}: {folder}", columns, rows, experiment.paper))
+        last = folder == experiment.folders[-1]
+        verdict, charts = (judged.verdict, judged.charts) if last else ("", ())
+        title = f"{experiment.what}: {folder}"
+        made.append(table(title, columns, rows, experiment.paper, verdict=verdict, charts=charts))
     return made
+
+
+def _judged(
+    experiment: Experiment, results: Mapping[tuple[str, int, PolluxVariant], PolluxResult], numbers: Sequence[int]
+) -> ExperimentVerdict:
+    """The verdict on all folders of an experiment; empty where the paper states nothing or a policy is left out."""
+    means = {
+        (folder, str(variant)): [results[folder, number, variant].mean for number in numbers]
+        for folder in experiment.folders
+        for variant in experiment.variants
+    }
+    if experiment.name == "pollux-kinds" and len(experiment.variants) == len(_KINDS) and 6 in numbers:
+        at = numbers.index(6)
+        found = {name: means[experiment.folders[0], name][at] for name in PUBLIC_SIA}
+        return ExperimentVerdict(kinds_verdict(found))
+    whole = any(experiment.variants == one.variants for one in EXPERIMENTS if one.name == experiment.name)
+    return (
+        JUDGES[experiment.name](means, experiment.folders)
+        if whole and experiment.name in JUDGES
+        else ExperimentVerdict("")
+    )
 
 
 def _public_row(file: Path, policy: str, numbers: Sequence[int]) -> list[Cell]:

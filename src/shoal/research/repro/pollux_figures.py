@@ -3,7 +3,7 @@
 Runs are those of ``pollux_life``, on the eight workloads of §5.3; intervals are over workloads.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -123,7 +123,8 @@ def _figure_5(context: ReproContext) -> list[Table]:
 
 # ── figure 6 ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-CLAIMS = {
+Phases = Mapping[str, Mapping[str, float]]
+CLAIMS: Mapping[str, Callable[[Phases], float]] = {
     "GPUs, A over B": lambda p: p["A"]["gpus"] - p["B"]["gpus"],
     "GPUs, C over B": lambda p: p["C"]["gpus"] - p["B"]["gpus"],
     "batch, A over B": lambda p: p["A"]["batch"] - p["B"]["batch"],
@@ -133,7 +134,7 @@ CLAIMS = {
 """What §5.2 says of the phases of one ImageNet job: differences that are above 0."""
 
 
-def adaptation_verdict(found: Sequence[Mapping[str, Mapping[str, float]]]) -> str:
+def adaptation_verdict(found: Sequence[Phases]) -> str:
     """Return whether every difference of ``CLAIMS`` is above 0, within its 95 % interval if there are several jobs."""
     if not found:
         return cannot_be_told("no job saw little, much and again little contention")

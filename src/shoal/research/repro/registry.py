@@ -54,6 +54,8 @@ _MODULES = (
     "shockwave_choices",
     "themis_examples",
     "shockwave_shipped",
+    "shockwave_look",
+    "shockwave_adaptive",
     "shockwave_toy",
     "shockwave_stochastic",
     "themis",

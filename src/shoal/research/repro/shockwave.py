@@ -32,6 +32,7 @@ from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
 from shoal.perf.regime_forecast import forecast
 from shoal.perf.throughput_file import parse_table
+from shoal.research.repro import shockwave_verdicts as judge
 from shoal.research.repro.context import ReproContext
 from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.table import Cell, Column, Table, table
@@ -220,7 +221,9 @@ def _compared(context: ReproContext) -> list[Table]:
             "2.95, OSSP 24,205 / 19,807 / 7.74, MST 31,909 / 9,655 / 4.98, Gandiva-Fair 32,367 / 12,574 / 1.85"
         )
         title = f"figures 7 and 9: {trace} jobs on {TRACES[trace][2]} GPUs, means over {len(seeds)} orders of arrival"
-        tables.append(table(title, ["policy", *_COLUMNS], rows, paper))
+        chart = judge.bars(rows, title, {"shockwave": 24197.0, "gavel.max-min": 33208.0} if trace == "120" else None)
+        verdict = judge.compared_verdict(rows)
+        tables.append(table(title, ["policy", *_COLUMNS], rows, paper, verdict=verdict, charts=[chart]))
     return tables
 
 
@@ -250,6 +253,8 @@ def _mixes(context: ReproContext) -> list[Table]:
             rows,
             "all static: makespan 18 % better than Themis's, Gavel's and AlloX's, unfair (ρ above 1) below 5 % against "
             "18 %; all dynamic: 1.3 times better, unfair 9 % against Themis's 28 % and AlloX's 22 %",
+            verdict=judge.mixes_verdict(rows),
+            charts=[judge.bars(rows, "figure 10: makespan")],
         )
     ]
 
@@ -268,6 +273,8 @@ def _noises(context: ReproContext) -> list[Table]:
             ["error", *_COLUMNS],
             rows,
             "Shockwave's worst ρ, unfair part and mean JCT grow slowly; its makespan by more than 30 % at 100 %",
+            verdict=judge.noises_verdict(rows),
+            charts=[judge.bars(rows, "figure 13: makespan")],
         )
     ]
 
@@ -291,6 +298,8 @@ def _factors(context: ReproContext) -> list[Table]:
             "makespan 35 %, 19 % and 8 % better than Gavel's, AlloX's and Themis's at 3, 2 and 1.5; worst ρ 1.2 at 2, "
             "1.27 times better than theirs",
             "simulated: the first jobs of the 120-job trace that want this number of GPUs in total, submitted together",
+            verdict=judge.factors_verdict(rows),
+            charts=[judge.bars(rows, "figure 16: makespan")],
         )
     ]
 
@@ -325,6 +334,8 @@ def _polluxes(context: ReproContext) -> list[Table]:
             rows,
             "makespan 20 % better than Themis's, Gavel's and AlloX's",
             "Pollux's own models at their tuned batch sizes, which do not change",
+            verdict=judge.trace_verdict(rows),
+            charts=[judge.bars(rows, "figure 17: makespan")],
         )
     ]
 
@@ -345,7 +356,8 @@ def _plans(context: ReproContext) -> list[Table]:
         rows.append([str(jobs), process_time() - begin, made.gap, 15.0, stated[jobs]])
     columns = [Column("CPU s", ".3f"), Column("gap", ".3%"), Column("paper, s", ".0f"), Column("paper, gap", ".2%")]
     here = "the gap is on welfare at the plan's makespan level, the paper's on the whole objective"
-    return [table("figure 12: plans of 20 rounds on 256 GPUs", ["jobs", *columns], rows, "in the table", here)]
+    title, verdict = "figure 12: plans of 20 rounds on 256 GPUs", judge.plans_verdict(rows)
+    return [table(title, ["jobs", *columns], rows, "in the table", here, verdict=verdict)]
 
 
 def prediction_errors(data: Path, trace: str, rule: str) -> Mapping[float, float]:
@@ -406,6 +418,8 @@ def _predicted(context: ReproContext) -> list[Table]:
             ["trace, rule", *columns],
             rows,
             "on average over the training 16 % by the restatement rule, which converges faster than both others",
+            verdict=judge.predictions_verdict(rows),
+            charts=[judge.error_chart(rows, PROGRESS)],
         )
     ]
 

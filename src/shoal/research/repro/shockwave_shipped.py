@@ -1,7 +1,7 @@
 """Shockwave's physical cluster (NSDI '23 figure 7, table 3): the results its authors ship, and our simulations.
 
-They ship the 120-job trace on 32 GPUs under six policies, each run on the testbed and in their simulator. Their Themis is
-Gavel's finish-time fairness. Ours are the runs of ``shockwave-9``, five orders of arrival, the first as shipped.
+They ship the 120-job trace on 32 GPUs under six policies, each run on the testbed and in their simulator. Their Themis
+is Gavel's finish-time fairness. Ours are the runs of ``shockwave-9``, five orders of arrival, the first as shipped.
 """
 
 from collections.abc import Mapping, Sequence
@@ -100,8 +100,8 @@ def _figure_7(context: ReproContext) -> list[Table]:
     ]
     each = [factors({name: runs[order] for name, runs in ours.items()}) for order in range(len(orders))]
     paper = (
-        "makespan 1.3 times better than the mean of Themis's, Gavel's and AlloX's, worst ρ 2 times (1.82); OSSP's worst "
-        "ρ 5.79 and MST's 5.2; AlloX's JCT best, OSSP's worst"
+        "makespan 1.3 times better than the mean of Themis's, Gavel's and AlloX's, worst ρ 2 times (1.82); OSSP's "
+        "worst ρ 5.79 and MST's 5.2; AlloX's JCT best, OSSP's worst"
     )
     title = "figure 7: 120 jobs on 32 GPUs, physical and simulated"
     here = "physical and their simulator: as shipped; ours: mean of the orders, `gavel.ftf` for their Themis"
