@@ -12,6 +12,7 @@ References: Sinha and Zoltners (1979) for the problem; Pisinger (1995) for the c
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heapreplace
 
 import numpy as np
 
@@ -217,22 +218,47 @@ def _filled(options: ChoiceTable, picks: Indices) -> Indices:
 
     candidates = np.flatnonzero((options.worth > worth[:, None]).any(axis=1))
     (more, density), pools = raises(candidates), options.pools[candidates]
-    while len(candidates):
-        fitting = np.where(more <= free[pools], density, -np.inf)
-        best = fitting.max(axis=1)
-        j = int(best.argmax())
-        if best[j] == -np.inf:
-            break
-        row, column = int(candidates[j]), int(fitting[j].argmax())
+
+    def order(among: Indices) -> list[tuple[float, int]]:
+        """The most that each of these candidates gains for a unit within the free ones, as a heap."""
+        best = np.where(more[among] <= free[pools[among]], density[among], -np.inf).max(axis=1)
+        heap = [(-gain, j) for gain, j in zip(best.tolist(), among.tolist(), strict=True) if gain > -np.inf]
+        heapify(heap)
+        return heap
+
+    left = np.arange(len(candidates))  # a candidate that once fits nowhere is out for good
+    heap = order(left)
+    while heap:
+        before, j = heap[0]
+        fitting = np.where(more[j] <= free[pools[j]], density[j], -np.inf)
+        column = int(fitting.argmax())
+        if -fitting[column] != before:  # fewer units are free than when this was computed
+            _replace_first(heap, fitting.item(column), j)
+            continue
+        row, to, units = int(candidates[j]), int(pools[j, column]), int(options.units[candidates[j], column])
+        freed = int(held[row]) if pool[row] >= 0 else 0
+        grows = freed > 0 and (pool[row] != to or freed > units)
+        if grows:
+            left = np.array([at for _, at in order(left)], dtype=np.intp)
         if pool[row] >= 0:
-            free[pool[row]] += held[row]
+            free[pool[row]] += freed
         picks[row], worth[row] = column, options.worth[row, column]
-        held[row], pool[row] = options.units[row, column], options.pools[row, column]
-        free[pool[row]] -= held[row]
-        (more[[j]], density[[j]]), keep = raises(candidates[[j]]), best > -np.inf
-        if not keep.all():
-            candidates, more, density, pools = candidates[keep], more[keep], density[keep], pools[keep]
+        held[row], pool[row] = units, to
+        free[to] -= units
+        more[[j]], density[[j]] = raises(candidates[[j]])
+        if grows:
+            heap = order(left)
+        else:
+            _replace_first(heap, float(np.where(more[j] <= free[pools[j]], density[j], -np.inf).max()), j)
     return picks
+
+
+def _replace_first(heap: list[tuple[float, int]], gain: float, candidate: int) -> None:
+    """Put a candidate's new gain in the place of its old one, the first; without a gain it leaves the heap."""
+    if gain > -np.inf:
+        heapreplace(heap, (-gain, candidate))
+    else:
+        heappop(heap)
 
 
 # ── the exact search ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -270,30 +296,27 @@ class _PoolSearch:
 
     def __init__(self, options: ChoiceTable, core: Indices, kept: Flags, none: Flags, free_units: Indices) -> None:
         self.options, self.core = options, core
-        self.columns = [np.flatnonzero(kept[row]).tolist() for row in core.tolist()]
-        self.none = none[core].tolist()
-        self.least: list[int] = []
-        free_units = free_units.copy()
-        reach = np.zeros(len(free_units), dtype=np.intp)
-        for row, columns, may in zip(core.tolist(), self.columns, self.none, strict=True):
-            pools = options.pools[row, columns]
-            least = int(options.units[row, columns].min()) if not may and (pools == pools[0]).all() else 0
-            self.least.append(least)
-            free_units[pools[0]] -= least
-            most = np.zeros(len(free_units), dtype=np.intp)
-            np.maximum.at(most, pools, options.units[row, columns] - least)
-            reach += most
-        self.free_units = np.minimum(free_units, reach)
+        self.kept, self.none = kept[core], none[core]
+        units, pools = options.units[core], options.pools[core]
+        first = pools[np.arange(len(core)), self.kept.argmax(axis=1)]
+        must = ~self.none & ((pools == first[:, None]) | ~self.kept).all(axis=1)
+        least = np.where(must, np.where(self.kept, units, np.iinfo(np.intp).max).min(axis=1, initial=2**31), 0)
+        self.least: list[int] = least.tolist()
+        free = free_units - np.bincount(first, weights=least, minlength=len(free_units)).astype(np.intp)
+        extra = np.where(self.kept, units - least[:, None], 0)
+        reach = [int(np.where(pools == k, extra, 0).max(axis=1, initial=0).sum()) for k in range(len(free))]
+        self.free_units = np.minimum(free, reach)
         states = float(np.prod(np.maximum(self.free_units + 1, 1), dtype=float))
-        self.cost = states * sum(len(c) + 1 for c in self.columns) if (self.free_units >= 0).all() else np.inf
+        options_left = int(self.kept.sum()) + len(core)
+        self.cost = states * options_left if (self.free_units >= 0).all() else np.inf
 
     def run(self) -> Indices:
         """Return the column chosen for each row of the core, −1 for none."""
-        table = self.options
+        table, every = self.options, [np.flatnonzero(kept).tolist() for kept in self.kept]
         options = [
             [(int(table.pools[i, c]), int(table.units[i, c]) - least, float(table.worth[i, c])) for c in columns]
-            for i, least, columns in zip(self.core.tolist(), self.least, self.columns, strict=True)
+            for i, least, columns in zip(self.core.tolist(), self.least, every, strict=True)
         ]
-        taken = best_options(options, self.none, self.free_units.tolist())
-        picks = [columns[at] if at >= 0 else -1 for columns, at in zip(self.columns, taken, strict=True)]
+        taken = best_options(options, self.none.tolist(), self.free_units.tolist())
+        picks = [columns[at] if at >= 0 else -1 for columns, at in zip(every, taken, strict=True)]
         return np.array(picks, dtype=np.intp)
