@@ -21,7 +21,7 @@ from shoal.core.goodput import GoodputReport, StepFit
 from shoal.core.job import ADAPTIVE, JobSpec
 from shoal.core.lifecycle import JobState
 from shoal.core.reasons import STOPPING, Reason, ReasonTemplate
-from shoal.core.snapshot import JobView, Snapshot
+from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Locality, Placement, Topology
 from shoal.perf.goodput import best_of_many
 from shoal.policy.base import infeasible_refusals
@@ -287,27 +287,35 @@ def _stays(
     rates, gpus, kinds = np.zeros(count), np.ones(count, dtype=np.intp), np.zeros(count, dtype=np.intp)
     seats: list[Seats | None] = [None] * count
     spanned: set[int] = set()
+    alike: dict[tuple[int, int, int], list[int]] = {}
     for i in np.flatnonzero((columns.held > 0) & (columns.partner < 0)).tolist():
-        placement = snapshot.placement(i)
+        placement = snapshot.all_placements[i]
         if placement is None or (len(placement.seats) > 1 and not spanned.isdisjoint(placement.nodes)):
             continue
         if len(placement.seats) > 1:
             spanned.update(placement.nodes)
         gpus[i], kinds[i], seats[i] = placement.gpus, columns.kind[i], placement.seats
-        rates[i] = _rate_there(snapshot, snapshot.jobs.at(i), placement, blocks[int(kinds[i])], reports.get(i), aware)
+        block, apart = blocks[kinds.item(i)], int(snapshot.cluster.locality(placement))
+        seen = kinds.item(i), placement.gpus, apart
+        if seen not in alike:
+            alike[seen] = np.flatnonzero((block.sizes == placement.gpus) & (block.apart >= apart)).tolist()
+        rates[i] = _rate_there(snapshot, i, placement, block.rates[i, alike[seen]], reports.get(i), aware)
         if not rates[i] > 0:
             seats[i] = None
     return rates, gpus, kinds, seats
 
 
 def _rate_there(
-    snapshot: Snapshot, job: JobView, placement: Placement, block: _Block, report: GoodputReport | None, aware: bool
+    snapshot: Snapshot, i: int, placement: Placement, alike: Floats, report: GoodputReport | None, aware: bool
 ) -> float:
-    """The rate on the seats a job holds: that of an option with as many GPUs, no nearer together, if there is one."""
-    gpus, apart = placement.gpus, int(snapshot.cluster.locality(placement))
-    like = np.flatnonzero((block.sizes == gpus) & (block.apart >= apart) & (block.rates[job.position] > 0))
-    if len(like):
-        return float(block.rates[job.position, like[0]])
+    """The rate on the seats a job holds: the first of ``alike`` above 0, if any.
+
+    These are its rates on the options with as many GPUs, no nearer together.
+    """
+    for rate in alike.tolist():
+        if rate > 0:
+            return float(rate)
+    job, gpus, apart = snapshot.jobs.at(i), placement.gpus, int(snapshot.cluster.locality(placement))
     if not job.spec.min_gpus <= gpus <= job.spec.max_gpus:
         return 0.0
     if job.spec.limits is None or not adapts(job.spec):
