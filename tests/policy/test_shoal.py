@@ -51,9 +51,10 @@ def test_the_worked_example_bids_as_computed_by_hand() -> None:
 def test_in_the_worked_example_the_least_service_runs_and_the_price_is_the_highest_bid_refused() -> None:
     moment = snapshot(EXAMPLE, "gpu:1x2", held={})
     assert granted(moment) == {"a": 0, "b": 0, "c": 2}
-    # With the restart of 30 s: c bids 0.6003 · (1 − 30/130) = 0.4618, a 0.4267 · 0.9 = 0.3840, b is pressed.
+    # Half of the restart of 30 s counts at a first start: c bids 0.6003 · (1 − 15/130) = 0.5310, a 0.4267 · 0.95 =
+    # 0.4054; b is pressed.
     assert sentence(moment, "c").startswith(
-        "runs on 2 GPUs: its bid for a GPU is 1.20 times the price; about 100 s of run left, lateness 1.00"
+        "runs on 2 GPUs: its bid for a GPU is 1.31 times the price; about 100 s of run left, lateness 1.00"
     )
     assert sentence(moment, "a").startswith("waits for 1 GPU: its bid for a GPU is 1.00 of the price;")
     assert sentence(moment, "b").startswith("waits for 1 GPU: its bid for a GPU is 0.84 of the price;")
@@ -79,6 +80,28 @@ def test_a_running_job_is_not_stopped_for_one_that_gains_less_than_a_restart_cos
     assert granted(snapshot(rows, "gpu:1x1", held={"runs": 1}, now=500.0))["runs"] == 1
     rows = [job("runs", 0, 1, 10_000), job("new", 500, 1, 480)]
     assert granted(snapshot(rows, "gpu:1x1", held={"runs": 1}, now=500.0))["new"] == 1
+
+
+def test_a_running_rigid_job_of_unknown_length_keeps_its_gpus_until_a_newcomer_bids_twice_as_much() -> None:
+    def runs(declared: bool, newcomer: float) -> int:
+        old = Job(id="old", submitted=0.0, gpus=1, work=9000.0, declares_work=declared)
+        rows = [old, Job(id="new", submitted=600.0, gpus=1, work=newcomer)]
+        return granted(snapshot(rows, "gpu:1x1", held={"old": 1}, now=600.0))["old"]
+
+    assert (runs(True, 600.0), runs(False, 600.0)) == (0, 1)
+    assert runs(False, 40.0) == 1  # less time than a restart pays for
+    waited = [Job(id="old", submitted=0.0, gpus=1, work=9e4, declares_work=False), job("new", 600, 1, 600)]
+    assert granted(snapshot(waited, "gpu:1x1", held={"old": 1}, now=6000.0)) == {"old": 0, "new": 1}
+
+
+def test_a_job_that_cannot_be_moved_once_it_runs_waits_rather_than_start_on_gpus_much_slower_than_its_share() -> None:
+    def first(preemptible: str) -> dict[str, int]:
+        row = {"model": "ResNet-50", "batch_size": 32}
+        rows = [job("busy", 0, 4, 1e6, kinds=("v100",), **row), job("new", 50, 1, 1e7, preemptible=preemptible, **row)]
+        return granted(snapshot(rows, "v100:1x4,k80:1x4", held={"busy": 4}, now=60.0))
+
+    assert first("yes") == {"busy": 4, "new": 1}  # on a slow kind, until it is moved
+    assert first("no")["new"] == 0
 
 
 def test_a_late_job_outbids_a_shorter_newcomer() -> None:
@@ -124,6 +147,19 @@ def test_trials_that_an_app_submits_together_claim_as_one() -> None:
     apart = [job(f"t{i}", 0, 1, 100) for i in range(10)]
     found = weights(snapshot([*apart, job("solo", 0, 1, 900)], "gpu:1x2", held={}))
     assert found["solo"] < min(found[t.id] for t in apart)
+
+
+def test_a_trial_of_a_large_search_is_late_when_it_has_less_than_a_job_of_its_own_would() -> None:
+    def late(app: str | None) -> float:
+        solos = [job(f"s{i}", 0, 1, 1000) for i in range(7)]
+        rows = [*(job(f"t{i}", 0, 4, 1000, app=app) for i in range(8)), *solos]
+        moment = snapshot(rows, "gpu:8x4", held={}, now=3000.0)
+        bits = traits_of(moment, None).bits
+        found = claims(moment, bits, rigid_prospects(moment, bits), length=0.2, makespan=0.0)
+        return float(found.late[0])
+
+    # 32 GPUs among 15 jobs are 3 for each; the search, one of eight claimants, has 4, and so 1 for each trial.
+    assert late("search") == late(None) == 3.25
 
 
 # ── the end of all ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -9,8 +9,8 @@ job j:
 - place_j: the number of jobs that have at least as long left, itself included. Of a running job eight tenths of the
   time left count, so that jobs of nearly the same length do not take turns.
 - late_j: the time from its arrival to its end if it had its promised share from now on, over the time that all its work
-  takes on that share; at least 1. The promised share is s by declared weight, divided among the trials of an app; a
-  tenant with guaranteed GPUs is promised at least these.
+  takes on that share; at least 1. The promised share is s by declared weight, divided among the trials of an app, but
+  no less than if each were a claimant of its own; a tenant with guaranteed GPUs is promised at least these.
 - weight_j = declared weight · late_j · max(E_j, 30 s)^(−length) · place_j^places · urgency_j / f_j.
 
 The weight is for each unit of rate, so a rigid gang bids for a GPU by E_j alone: the least service first (SRSF).
@@ -46,7 +46,7 @@ class Prospects:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MarketClaims:
-    """By job: work left, seconds left at its soonest, lateness, weight, and whether it is overdue."""
+    """By job: work left, seconds left at its soonest, lateness, weight, whether it is overdue, its promised rate."""
 
     left: Floats
     soonest: Floats
@@ -54,6 +54,7 @@ class MarketClaims:
     weights: Floats
     """The worth of a unit of rate."""
     overdue: Flags
+    promised: Floats
 
 
 def claims(snapshot: Snapshot, traits: Int32s, ahead: Prospects, *, length: float, makespan: float) -> MarketClaims:
@@ -81,7 +82,7 @@ def claims(snapshot: Snapshot, traits: Int32s, ahead: Prospects, *, length: floa
         area, waited = np.where(ahead.area > 0, ahead.area, 1.0), snapshot.now - snapshot.columns.submitted
         first = float((weights / area).max()) * area * (2.0 + waited / float(waited.max()))
         weights = np.where(overdue, first, weights)
-    return MarketClaims(left, soonest, late, weights, overdue)
+    return MarketClaims(left, soonest, late, weights, overdue, ahead.promised)
 
 
 def typical(values: Floats) -> float:
@@ -147,9 +148,10 @@ def _shares(snapshot: Snapshot, traits: Int32s) -> tuple[float, Floats | None]:
     guaranteed = {tenant: quota.guaranteed for tenant, quota in snapshot.quotas.items() if quota.guaranteed}
     if together is None and not guaranteed and (weight == weight[:1]).all():
         return even, None
-    if together is not None:
-        weight = weight / np.bincount(together)[together]
     share = np.ceil(total * weight / max(float(weight.sum()), 1e-300))
+    if together is not None:
+        divided = weight / np.bincount(together)[together]
+        share = np.maximum(share, np.ceil(total * divided / max(float(divided.sum()), 1e-300)))
     for at, tenant in enumerate(snapshot.register.tenants):
         if tenant in guaranteed:
             own = columns.tenant == at

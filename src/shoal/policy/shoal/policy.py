@@ -69,10 +69,12 @@ class Shoal:
         able = _able(snapshot, table)
         rates = np.where(able, table.rates, 0.0)
         claimed = self._claims(snapshot, traits, table_prospects(snapshot, table, rates))
+        rates = _lasting(snapshot, rates, claimed)
         # Most jobs have few of the options: only these are looked at.
         row, column = np.nonzero(rates > 0)
         rate = rates[row, column]
-        kept = np.where(column == STAY, self._stays(snapshot)[row], self._moves(claimed.left[row] / rate))
+        moves = self._moves(claimed.left[row] / rate, snapshot.columns.starts[row])
+        kept = np.where(column == STAY, self._stays(snapshot)[row], moves) * _held_on(snapshot, traits)[row]
         kept[claimed.overdue[row]] = 1.0
         worth = np.full(rates.shape, -inf)
         worth[row, column] = claimed.weights[row] * rate * kept
@@ -85,7 +87,8 @@ class Shoal:
             return Decision(verdicts, inf, _Carry(traits))
         columns = snapshot.columns
         claimed = self._claims(snapshot, traits, rigid_prospects(snapshot, traits.bits))
-        kept = np.where(columns.held > 0, self._stays(snapshot), self._moves(claimed.soonest))
+        kept = np.where(columns.held > 0, self._stays(snapshot), self._moves(claimed.soonest, columns.starts))
+        kept *= _held_on(snapshot, traits)
         kept[claimed.overdue] = 1.0
         bids = claimed.weights * columns.best_speed * kept / columns.gpus
         served = serve_ascending(snapshot, -bids)
@@ -98,14 +101,30 @@ class Shoal:
     def _claims(self, snapshot: Snapshot, traits: Traits, ahead: Prospects) -> MarketClaims:
         return claims(snapshot, traits.bits, ahead, length=self.length, makespan=self.makespan)
 
-    def _moves(self, seconds: Floats) -> Floats:
-        """The part of the time left, at most ``lasting``, that is left after a restart."""
+    def _moves(self, seconds: Floats, starts: Int32s) -> Floats:
+        """The part of the time left, at most ``lasting``, that is left after a restart; a first start counts less."""
         lasts = np.minimum(seconds + self.restart, max(TUNING.lasting, 2.0 * self.restart, 1e-9))
-        return 1.0 - self.restart / np.maximum(lasts, 1e-9)
+        cost = np.where(starts > 0, self.restart, TUNING.first_start * self.restart)
+        return 1.0 - cost / np.maximum(lasts, 1e-9)
 
     def _stays(self, snapshot: Snapshot) -> Floats:
         """By job 1, and more by the run that a stop would lose over ``lasting``."""
         return 1.0 + snapshot.columns.unsaved / TUNING.lasting
+
+
+def _held_on(snapshot: Snapshot, traits: Traits) -> Floats:
+    """By job 1, and more for a running rigid job of unknown length: without lengths, taking turns gains little."""
+    columns = snapshot.columns
+    unknown = (columns.held > 0) & np.isinf(columns.work) & ((traits.bits & (ELASTIC | ADAPTIVE)) == 0)
+    return np.where(unknown, TUNING.unknown_stay, 1.0)
+
+
+def _lasting(snapshot: Snapshot, rates: Floats, claimed: MarketClaims) -> Floats:
+    """Rates without the options on which a job, once started, would have to stay and that are too slow for it."""
+    if not snapshot.guarded:
+        return rates
+    slow = rates < TUNING.kept_rate * claimed.promised[:, None]
+    return np.where(slow & snapshot.unstoppable_once_started[:, None], 0.0, rates)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

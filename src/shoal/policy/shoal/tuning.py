@@ -20,6 +20,11 @@ class ShoalTuning:
     overrun: float = constant(0.02, "part of its declared work past which a job's work is taken to be twice as much")
     overdue: float = constant(20.0, "times as late as on its promised share at which a job bids more than all others")
     overdue_least: float = constant(6000.0, "seconds after its arrival before which no job is overdue")
+    first_start: float = constant(0.5, "part of the cost of a restart that a first start counts")
+    kept_rate: float = constant(
+        0.8, "least part of its promised rate on which a job starts that may not be moved again"
+    )
+    unknown_stay: float = constant(2.0, "factor on the bids of a running rigid job whose length is not declared")
     lasting: float = constant(300.0, "seconds for which an allocation is expected to last at most")
     margin: float = constant(360.0, "seconds before its latest start at which a job presses on the end of all")
     longer: float = constant(4.0, "most times its predicted length that a job of changing batch size may take")

@@ -7,6 +7,7 @@ import click
 
 from shoal.cli.output import print_table, warn
 from shoal.policy.registry import POLICIES
+from shoal.research.commands.repro import write_block
 from shoal.research.grounds.cells import BOUND, LIMIT
 from shoal.research.grounds.runner import kept_cells, run_cells, selected, wanted_cells
 from shoal.research.grounds.tables import tables
@@ -25,6 +26,9 @@ from shoal.research.repro.context import ResultCache
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Store results; a later call reuses them.")
 @click.option("--data", type=click.Path(path_type=Path), envvar="SHOAL_DATA", help="Folder of public traces.")
 @click.option("--judged", default="shoal", help="Policy to compare with the best other.")
+@click.option(
+    "--page", type=click.Path(path_type=Path, exists=True), help="Page whose block `grounds` gets the tables."
+)
 @click.option("--again", is_flag=True, help="Run the cells of the judged policy again.")
 def main(**options: Any) -> None:
     """Run the cells that are not kept, then print the tables of all policies in the file."""
@@ -40,7 +44,10 @@ def main(**options: Any) -> None:
     run_cells(wanted, kept, **settings)
     chosen = {(ground, draw) for ground, _, draw in wanted}
     results = {key: result for key, result in kept_cells(kept).items() if (key[0], key[2]) in chosen}
-    for one in tables(results, judged, draws):
+    found = tables(results, judged, draws)
+    if options["page"]:
+        write_block(options["page"], "grounds", "\n".join(one.markdown() for one in found))
+    for one in found:
         print_table(one.title, [column.name for column in one.columns], one.cells(), one.notes())
 
 
