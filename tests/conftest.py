@@ -23,6 +23,7 @@ FAST = ("core", "engine", "store", "jobspec", "wire", "live", "workload")
 """Folders whose tests start no process and take little CPU time: ``pytest -m fast`` runs them."""
 
 LONG = (
+    "e2e/test_one_market.py",
     "e2e/test_printed_commands.py",
     "e2e/test_resize.py",
     "e2e/test_twin.py",

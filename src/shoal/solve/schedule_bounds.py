@@ -331,5 +331,5 @@ def _dearest(jobs: LeastTimes, slots: SlotPrices) -> Floats:
     """By job what its work would cost at the median price: a start for the times."""
     typical = np.median(slots.prices, axis=1)
     with np.errstate(invalid="ignore"):
-        cost = np.where(np.isfinite(jobs.area), jobs.area * typical, np.inf)
-    return cost.min(axis=1)
+        cost: Floats = np.where(np.isfinite(jobs.area), jobs.area * typical, np.inf).min(axis=1)
+    return cost
