@@ -64,7 +64,7 @@ def agent_heading(what: str, cafile: str | None) -> str:
     multiple=True,
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Let jobs work only in this folder; repeatable.  [default: any]",
+    help="Folder in which jobs may have their working folder; repeatable.  [default: any]",
 )
 @LOG_LIMIT
 @click.option("--tenant-users", default="auto", metavar="USERS", help=f"{USERS_HELP}  [default: auto]")

@@ -78,7 +78,7 @@ def priority(job: str, priority: int, client: "Client", as_json: bool) -> None:
 
 @click.command()
 @click.argument("jobs", nargs=-1, metavar="[JOB…]", shell_complete=complete_job)
-@click.option("--force", is_flag=True, help="Kill running ones at once, also those that were cancelled before.")
+@click.option("--force", is_flag=True, help="Kill running jobs at once, also those that are already being cancelled.")
 @click.option("--all", "every", is_flag=True, help="Cancel all your live jobs.")
 @click.option("--name", metavar="NAME", help="Cancel your live jobs of this name.")
 @click.option("--array", metavar="ID", help="Cancel the live jobs of this array.")

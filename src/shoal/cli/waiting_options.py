@@ -25,7 +25,7 @@ _OPTIONS = (
     click.option("--time", metavar="TIME", help="Stop a run that lasts this long (2h, 90min); the job fails."),
     click.option("--signal", metavar="SIG[@SECONDS]", help="Send SIG this long before --time ends.  [default: 60]"),
     click.option(
-        "--exclusive", is_flag=True, default=None, help="Share its nodes with no job: --gpus must be all theirs."
+        "--exclusive", is_flag=True, default=None, help="Use whole nodes alone: --gpus must be all of their GPUs."
     ),
     click.option("--priority", type=int, metavar="N", help="Higher starts first among your own jobs.  [default: 0]"),
 )

@@ -122,7 +122,7 @@ class _Declared(Generic[_A]):
 
     def __get__(self, columns: "Columns", owner: type | None = None) -> _A:
         column: _A = sealed(getattr(columns._static, self._name).take(columns._slots))
-        columns.__dict__[self._name] = column  # from now on found there
+        columns.__dict__[self._name] = column  # found there by later reads
         return column
 
 
@@ -137,7 +137,7 @@ class _Int:
         self._name = name
 
     def __get__(self, columns: "Columns", owner: type | None = None) -> Int32s:
-        column = columns.__dict__[self._name] = columns._ints[self._row]  # from now on found there
+        column = columns.__dict__[self._name] = columns._ints[self._row]  # found there by later reads
         return column
 
 

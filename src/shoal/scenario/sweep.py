@@ -4,13 +4,10 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
-from multiprocessing import get_context, parent_process
-from multiprocessing.sharedctypes import SynchronizedArray
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from shoal.core.errors import InputError
@@ -19,6 +16,9 @@ from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import SimulationResult, run
 from shoal.scenario.workload_source import WorkloadSource
 from shoal.store.journal import JournalFile
+
+if TYPE_CHECKING:
+    from multiprocessing.sharedctypes import SynchronizedArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +155,8 @@ def _begin_worker(counts: "SynchronizedArray[int]") -> None:
 
 def end_with_parent() -> None:
     """Exit when the parent process ends, so that no orphan writes into a folder that the next sweep resumes."""
+    from multiprocessing import parent_process
+
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -175,6 +177,10 @@ def _in_processes(
     parallel: int,
     progress: Callable[[Mapping[int, int]], None] | None,
 ) -> dict[int, Finished]:
+    # Imported here: they would be a twentieth of the CPU time of a small run in this process.
+    from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+    from multiprocessing import get_context
+
     context = get_context("spawn")
     counts: SynchronizedArray[int] = context.Array("q", len(todo))
     with ProcessPoolExecutor(min(parallel, len(missing)), context, _begin_worker, (counts,)) as pool:
