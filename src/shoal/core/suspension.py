@@ -65,11 +65,11 @@ class Suspensions:
         return replace(self, runs=_with(self.runs, job, None)) if job in self.runs else self
 
     def refuse(self, job: JobNumber, cause: str) -> "Suspensions":
-        """Return this with the cause for which a job could not be suspended."""
+        """Return the suspensions after a job could not be suspended, with the cause."""
         return replace(self.resumed(job), refused=_with(self.refused, job, cause))
 
     def forget(self, job: JobNumber) -> "Suspensions":
-        """Return this without a job, which has ended."""
+        """Return the suspensions without a job that has ended."""
         if job not in self.runs and job not in self.sizes and job not in self.refused:
             return self
         return replace(self.resumed(job), sizes=_with(self.sizes, job, None), refused=_with(self.refused, job, None))

@@ -55,7 +55,7 @@ class Resolver:
         return Conditions(tuple(after.items()), begin, wanted.hold, wanted.array, wanted.most_at_once)
 
     def _resolve(self, wanted: Dependency, named: Sequence[JobId]) -> tuple[JobId, str] | None:
-        """Return the job's id and when; None if that holds already. ``named`` are jobs of this request by that name."""
+        """Return the condition with the job's id; None if it is met. ``named``: jobs of this request by that name."""
         if len(named) > 1:
             raise InputError("after", wanted.job, f"names {len(named)} jobs of this request; give each its own name")
         if named:

@@ -222,5 +222,5 @@ class SessionRelay:
         return not session.ended and buffer.next <= after
 
     def room(self, session: RelayedSession, buffer: _Buffer) -> bool:
-        """Return whether a buffer takes more, or never will."""
+        """Return whether a buffer has room; true too once the session has ended, so that senders do not wait."""
         return session.ended or buffer.size < _MOST_BYTES

@@ -59,7 +59,7 @@ class StepTable:
         return max((max(cell.seats) for cell in self.cells if cell.seats), default=1)
 
     def seconds(self, seats: Seats, local: int) -> StepSeconds:
-        """Seconds of a pass over ``local`` samples on each of these seats; fewer than were measured are no faster."""
+        """Seconds of a pass over ``local`` samples on each of these seats; at least those of ``least_local``."""
         key = (seats, local)
         found = self._known.get(key)
         if found is None:

@@ -75,7 +75,7 @@ class GoodputOptions:
     known: Flags
 
     def valued(self, worth: Floats) -> AllotmentOptions:
-        """The same options with a worth for each, by job and option; an option of rate 0 is none."""
+        """Return the options with these worths (jobs × options); those with a rate of 0 cannot be chosen."""
         return AllotmentOptions(
             np.where(self.rates > 0, worth, -np.inf), self.gpus, self.kinds, self.seats, self.node_units
         )

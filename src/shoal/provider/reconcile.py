@@ -116,7 +116,7 @@ def reconcile(
 def _surplus(
     seen: Sequence[Seen], wanted: Mapping[str, Allocation], kept: Mapping[str, Seen]
 ) -> dict[str, tuple[Seen, str]]:
-    """Return by ref the allocations that are not wanted, and those beside another of their name."""
+    """Return the allocations that are not wanted, and all but one of those with the same name, by ref."""
     found = {}
     for one in seen:
         if one.name not in wanted and one.state is not AllocationState.ENDED:

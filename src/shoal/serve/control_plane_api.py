@@ -38,7 +38,7 @@ class JobVerbsAPI(Protocol):
 
 
 class PageRowsAPI(Protocol):
-    """What pages show beside the rows of the command line."""
+    """The methods that return rows which only pages show, not the command line."""
 
     def seats(self, tenant: str | None) -> list[SeatRow]:
         """List which job held which GPUs when."""

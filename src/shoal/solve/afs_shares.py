@@ -49,7 +49,7 @@ class Gains:
         return cls(tuple(throughput), (*later, NO_GAIN), (*sooner, NO_GAIN), tuple(reversed(peaks)))
 
     def useful(self, units: int) -> int:
-        """The number of units, from ``units`` up, until which each one more raises the throughput."""
+        """Return the largest number of units up to which each one beyond ``units`` raises the throughput."""
         return self.peaks[units]
 
 

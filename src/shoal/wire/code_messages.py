@@ -21,7 +21,7 @@ class CodePart(Struct, frozen=True):
 
 
 class CodeStatus(Struct, frozen=True):
-    """How many bytes of an archive the control plane has, and whether that is the ``whole``."""
+    """How many bytes of an archive the control plane has; ``whole`` if none is missing."""
 
     have: int
     whole: bool

@@ -117,7 +117,7 @@ class _Descent:
         return self._climb.at(self.tau) if self._fine is None else self._fine.at(self._part)
 
     def blur(self) -> float:
-        """The largest relative error of levels where the path bends, at a row's stop, and the segment does not."""
+        """Return the largest relative error of levels from a straight segment where the path bends."""
         if self._fine is None:
             return 0.0
         stop, rise = self._climb.at(self._climb.top), self._fine.upper - self._fine.lower
