@@ -41,6 +41,7 @@ from _pytest.runner import runtestprotocol
 
 ROOT = Path(__file__).resolve().parents[1]
 LEAST_KILLED = 0.90
+MUTATED = ("shoal.core", "shoal.engine", "shoal.live", "shoal.store", "shoal.policy.base")
 SURVIVED, KILLED, NO_TESTS = 0, 1, 33
 TO_BE_JUDGED = None
 
@@ -102,7 +103,10 @@ class MutantRunner:
             called: set[str] = set()
             _trampoline().record_trampoline_hit = lambda name, caller=None: called.add(name)
             _activate("stats")
+            caches = _caches()
             for test in list(items)[share :: self.options.processes]:
+                for clear in caches:
+                    clear()  # else only the first test that needs a cached answer would call the function
                 called.clear()
                 begun = time.process_time()
                 if _passes(items[test]):
@@ -132,8 +136,8 @@ def _activate(mutant: str) -> None:
 
 
 def _caches() -> list[Callable[[], object]]:
-    """The ``cache_clear`` of every cached function of the package: answers of the unchanged code are dropped."""
-    modules = [module for name, module in list(sys.modules.items()) if name.startswith("shoal.")]
+    """The ``cache_clear`` of every cached function of the mutated packages, to drop answers of the unchanged code."""
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith(MUTATED)]
     found = (getattr(value, "cache_clear", None) for module in modules for value in list(vars(module).values()))
     return [clear for clear in found if callable(clear)]
 

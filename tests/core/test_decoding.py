@@ -64,6 +64,7 @@ CASES = [
     ('{"name": "a", "speeds": {"v100": {"1": null}}}', "speeds.v100.1", None, "must be a number"),
     ('{"name": "a", "point": {"y": 1}}', "point.x", None, "is missing: must be a number"),
     ('{"name": "a", "mode": "quick"}', "mode", "quick", "must be slow (safe) or fast"),
+    ('{"name": "a", "speeds": {"v100": {"1": 2}}, "mode": "quick"}', "mode", "quick", "must be slow (safe) or fast"),
     ('{"name": "a", "on": 1}', "on", 1, "must be true or false"),
     ('{"name": "a", "weight": 0}', "weight", 0, "must be a number above 0"),
     ('{"name": "a", "weight": 1e999}', "weight", "1e999", "must be a number above 0"),
@@ -91,6 +92,32 @@ def test_text_stands_for_numbers_where_asked_for() -> None:
     with pytest.raises(InputError) as refused:
         convert({"low": "x"}, Leaf, strict=False)
     assert (refused.value.field, refused.value.value) == ("low", "x")
+
+
+@dataclass(frozen=True)
+class Required:
+    """A bound inside a dataclass, and a field that has no description."""
+
+    low: Small
+    either: int | str
+
+
+def test_a_bound_in_a_dataclass_and_a_missing_field_are_found_by_name() -> None:
+    for data, expected in (
+        ({"low": 0, "either": 1}, ("low", 0, "must be a whole number from 1 to 9")),
+        ({"low": 1}, ("either", None, "is missing")),
+    ):
+        with pytest.raises(InputError) as refused:
+            convert(data, Required)
+        assert (refused.value.field, refused.value.value, refused.value.hint) == expected
+
+
+@pytest.mark.parametrize(("under", "field"), [("", "value"), ("at", "at")])
+def test_what_only_json_may_spell_as_text_is_refused_as_a_whole_in_plain_data(under: str, field: str) -> None:
+    with pytest.raises(InputError) as refused:
+        convert({"1": 2}, dict[int, int], under=under)
+    assert (refused.value.field, refused.value.value) == (field, {"1": 2})
+    assert refused.value.hint.startswith("Expected `int`, got `str`")
 
 
 _keys = st.sampled_from((*Tree.__struct_fields__, "low", "x", "1"))

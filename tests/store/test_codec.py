@@ -54,7 +54,7 @@ from shoal.core.job import BatchSetting, Conditions, JobSpec, Launch, WarningSig
 from shoal.core.quota import Quota
 from shoal.core.topology import Placement
 from shoal.store import codec
-from shoal.store.codec import Header
+from shoal.store.codec import Base, Header
 
 times = st.floats(0, 1e12)
 rates = st.floats(0, 1e9)
@@ -207,6 +207,16 @@ settings_ = st.dictionaries(texts, st.none() | st.booleans() | st.integers(-(2**
 @given(settings_)
 def test_a_header_comes_back_as_it_went_in(settings: dict[str, Any]) -> None:
     assert codec.unpack(codec.pack_header(settings)) == Header(settings)
+
+
+@given(st.binary(max_size=20), st.binary(max_size=20))
+def test_a_base_comes_back_as_it_went_in(state: bytes, live: bytes) -> None:
+    assert codec.unpack(codec.pack_base(Base(state, live))) == Base(state, live)
+
+
+def test_what_a_foreign_record_begins_with_is_in_the_error() -> None:
+    with pytest.raises(JournalError, match=r"it begins \[9\] and has 3 parts"):
+        codec.unpack_raw(msgspec.msgpack.encode([9, 8, 7]))
 
 
 @given(st.lists(st.one_of(*EVENTS.values()), max_size=5))

@@ -8,6 +8,7 @@ import pytest
 from shoal.core.errors import InputError, JournalError
 from shoal.core.events import EventBatch, JobCancelled, JobSubmitted
 from shoal.core.job import JobSpec
+from shoal.store.codec import Base
 from shoal.store.journal import JournalFile, SqliteJournal
 from shoal.store.salvage import Salvaged, salvage
 
@@ -57,9 +58,25 @@ def test_a_whole_journal_loses_nothing(tmp_path: Path) -> None:
 
 def test_an_existing_file_is_not_overwritten_and_garbage_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path)
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="exists already") as refused:
         salvage(path, path)
+    assert (refused.value.field, refused.value.value) == ("out", str(path))
     (tmp_path / "noise.sqlite").write_bytes(b"noise" * 1000)
     with pytest.raises(JournalError, match="damaged from the start"):
         salvage(tmp_path / "noise.sqlite", tmp_path / "new.sqlite")
     assert not (tmp_path / "new.sqlite").exists()
+
+
+def test_a_lost_record_names_a_job_by_number_where_its_name_is_not_in_the_file(tmp_path: Path) -> None:
+    submitted = EventBatch(1.0, (JobSubmitted(1.0, JobSpec("job", 1.0, 1, 1.0, 1, 1)),))
+    for base, cancelled in ((Base(b"state"), 41), (None, 1)):
+        path = tmp_path / f"{cancelled}.sqlite"
+        journal = SqliteJournal.begin(path, {"policy": "fifo"}, base)
+        journal.record_events(submitted)
+        journal.record_events(EventBatch(2.0, (JobCancelled(2.0, 0),)))
+        journal.record_events(EventBatch(3.0, (JobCancelled(3.0, cancelled),)))
+        journal.close()
+        whole = 3 if base else 2
+        damage(path, f"UPDATE record SET body = x'00' WHERE seq = {whole + 1}")
+        found = salvage(path, tmp_path / f"{cancelled}.new")
+        assert (found.records, found.lost_records, found.lost_seconds, found.last_job) == (whole, 2, 2.0, cancelled)
