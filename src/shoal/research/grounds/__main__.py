@@ -7,11 +7,12 @@ import click
 
 from shoal.cli.output import print_table, warn
 from shoal.policy.registry import POLICIES
-from shoal.research.commands.repro import write_block
 from shoal.research.grounds.cells import BOUND, LIMIT
 from shoal.research.grounds.runner import kept_cells, run_cells, selected, wanted_cells
 from shoal.research.grounds.tables import tables
+from shoal.research.repro.blocks import write_blocks
 from shoal.research.repro.context import ResultCache
+from shoal.research.repro.registry import reproductions
 
 
 @click.command()
@@ -46,7 +47,7 @@ def main(**options: Any) -> None:
     results = {key: result for key, result in kept_cells(kept).items() if (key[0], key[2]) in chosen}
     found = tables(results, judged, draws)
     if options["page"]:
-        write_block(options["page"], "grounds", "\n".join(one.markdown() for one in found))
+        write_blocks([options["page"]], reproductions()["grounds"], found)
     for one in found:
         print_table(one.title, [column.name for column in one.columns], one.cells(), one.notes())
 

@@ -2,7 +2,8 @@
 
 Figure 11: Pollux runs first; the batch sizes that its agents chose, by progress, become the schedules of jobs with
 fixed GPUs, which Shockwave runs. Both ρ are to the run time alone on the requested GPUs with that schedule, times jobs
-over GPUs. Figures 3 and 14 need trainings; the published ones have fixed batch sizes, so accuracy can be compared only in part.
+over GPUs. Figures 3 and 14 need trainings; the published ones have fixed batch sizes, so accuracy can be compared only
+in part.
 """
 
 import csv
