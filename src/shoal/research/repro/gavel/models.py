@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from shoal.core.arrays import Floats
@@ -157,7 +158,8 @@ def _proven(rule: ShareRule, problem: ShareProblem) -> float:
 
 def _problem(seed: int, *, aware: bool) -> ShareProblem:
     made = generate("gavel-deadlines", jobs=20, seed=seed).jobs + generate("gavel-static", jobs=30, seed=seed).jobs
-    return problem_for(made, "v100:2x4,p100:2x4,k80:2x4", aware=aware)
+    jobs = [msgspec.structs.replace(job, id=str(i), tenant=str(i % 3)) for i, job in enumerate(made)]
+    return problem_for(jobs, "v100:2x4,p100:2x4,k80:2x4", aware=aware)
 
 
 def table_1() -> Table:
