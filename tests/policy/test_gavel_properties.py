@@ -108,7 +108,7 @@ def most(p: ShareProblem, job: int, floors: Floats) -> float:
         -speed * (owner == job), A_ub=np.array(rows), b_ub=limits, bounds=[(0, float(s > 0)) for s in speed]
     )
     assert found.status == 0, found.message
-    return float(-found.fun)
+    return -float(found.fun or 0.0)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)

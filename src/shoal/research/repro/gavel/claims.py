@@ -27,7 +27,7 @@ _T_QUANTILES = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class SeedInterval:
     """A mean over seeds with the ends of its 95 % interval, which are the mean itself for one seed."""
 
     mean: float
@@ -41,17 +41,17 @@ class Interval:
         return (self.high - self.low) / 2 if self.seeds > 1 else None
 
 
-def interval(values: Sequence[float]) -> Interval:
+def interval(values: Sequence[float]) -> SeedInterval:
     """The mean of values by seed and its 95 % interval after Student."""
     mean = fmean(values)
     half = _T_QUANTILES[len(values)] * stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
-    return Interval(mean, mean - half, mean + half, len(values))
+    return SeedInterval(mean, mean - half, mean + half, len(values))
 
 
-def paired_ratio(above: Sequence[float], below: Sequence[float]) -> Interval:
+def paired_ratio(above: Sequence[float], below: Sequence[float]) -> SeedInterval:
     """The geometric mean of ratios of runs of the same seed, with its 95 % interval."""
     logs = interval([log(a / b) for a, b in zip(above, below, strict=True)])
-    return Interval(exp(logs.mean), exp(logs.low), exp(logs.high), logs.seeds)
+    return SeedInterval(exp(logs.mean), exp(logs.low), exp(logs.high), logs.seeds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Claim:
 
     what: str
     theirs: float
-    ours: Interval
+    ours: SeedInterval
     bound: Literal["equal", "most", "least"] = "equal"
     certain: bool = False
 

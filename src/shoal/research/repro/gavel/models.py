@@ -14,7 +14,7 @@ from shoal.policy.gavel.problem import ShareProblem
 from shoal.policy.gavel.share_update import ShareRule
 from shoal.policy.registry import parse_policy
 from shoal.research.repro.context import ReproContext
-from shoal.research.repro.gavel.claims import Claim, Interval, claims_table, interval
+from shoal.research.repro.gavel.claims import Claim, SeedInterval, claims_table, interval
 from shoal.research.repro.gavel.problems import PRICES, problem_for
 from shoal.research.repro.gavel.runs import PAPER
 from shoal.research.repro.registry import Reproduction
@@ -57,7 +57,7 @@ PROBLEMS = 5
 _OPTIMAL = 1e-6
 
 
-def _exactly(value: float) -> Interval:
+def _exactly(value: float) -> SeedInterval:
     return interval([value])
 
 
@@ -106,7 +106,7 @@ def figure_1(rates: Mapping[str, Mapping[str, float]]) -> Table:
     return claims_table("figure 1: throughputs, and per dollar", claims, paper, here, charts)
 
 
-def _lead(values: list[float], at: int) -> Interval:
+def _lead(values: list[float], at: int) -> SeedInterval:
     return _exactly(values[at] / max(value for i, value in enumerate(values) if i != at))
 
 

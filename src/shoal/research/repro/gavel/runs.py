@@ -133,7 +133,7 @@ def summed_up(found: SimulationResult, weights: Floats) -> LoadResult:
 def counts(jobs: int) -> Flags:
     """By job in order of arrival: whether it counts."""
     place = np.arange(jobs)
-    first, last = (part * jobs for part in COUNTED)
+    first, last = (round(part * jobs, 9) for part in COUNTED)
     counted: Flags = (place >= first) & (place < max(last, first + 1))
     return counted
 

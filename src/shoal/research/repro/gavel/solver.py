@@ -13,7 +13,7 @@ from shoal.policy.gavel.fairness import GavelMaxMin
 from shoal.policy.gavel.hierarchy import GavelHierarchical
 from shoal.policy.gavel.share_update import ShareRule
 from shoal.research.repro.context import ReproContext
-from shoal.research.repro.gavel.claims import Claim, Interval, claims_table, interval, line
+from shoal.research.repro.gavel.claims import Claim, SeedInterval, claims_table, interval, line
 from shoal.research.repro.gavel.problems import problem_for
 from shoal.research.repro.gavel.runs import PAPER
 from shoal.research.repro.registry import Reproduction
@@ -76,7 +76,7 @@ def figure_14(found: Times, sizes: tuple[int, ...]) -> list[Table]:
     ]
 
 
-def _mean_ratio(found: Times, size: int) -> Interval:
+def _mean_ratio(found: Times, size: int) -> SeedInterval:
     return interval([a / b for a, b in zip(found["LAS", size], found["hierarchical", size], strict=True)])
 
 
