@@ -20,7 +20,7 @@ from shoal.policy.themis.carry import ThemisCarry
 
 
 @dataclass(frozen=True)
-class Admission:
+class AppAdmission:
     """The apps of a snapshot (``every``: positions of jobs by app) and which of them are admitted.
 
     ``limit`` is the most GPUs that admitted apps may request together, over the GPUs of the cluster; infinite for none.

@@ -19,7 +19,7 @@ from shoal.core.topology import Locality
 from shoal.core.units import Seconds
 from shoal.perf.app_valuation import Use, Work, ideal_seconds, phase_seconds, row_seconds, usable
 from shoal.perf.work_prior import remaining_work
-from shoal.policy.themis.admission import Admission
+from shoal.policy.themis.admission import AppAdmission
 from shoal.policy.themis.agent import AppAgent
 from shoal.policy.themis.carry import AppHistory, AppValuation, GpuRange, GpuRanges, ThemisCarry, WorkEstimate
 from shoal.policy.themis.locality import Slowdown, learned, level_of
@@ -30,7 +30,7 @@ from shoal.policy.themis.protocol import Level
 class Apps:
     """The apps of a snapshot, with the carry of the last decision (``before``).
 
-    ``nothing`` is ρ of an app without GPUs over ρ with its fewest, ``limit`` that of `Admission`.
+    ``nothing`` is ρ of an app without GPUs over ρ with its fewest, ``limit`` that of `AppAdmission`.
     """
 
     snapshot: Snapshot
@@ -39,13 +39,13 @@ class Apps:
     limit: float = inf
 
     @cached_property
-    def admission(self) -> Admission:
+    def admission(self) -> AppAdmission:
         """All apps, of which some may wait for admission."""
         app = self.snapshot.columns.app
         order = np.argsort(app, kind="stable")
         numbers, starts = np.unique(app[order], return_index=True)
         jobs = [order[a:b] for a, b in pairwise([*starts.tolist(), len(order)])]
-        return Admission(self.snapshot, dict(zip(numbers.tolist(), jobs, strict=True)), self.before, self.limit)
+        return AppAdmission(self.snapshot, dict(zip(numbers.tolist(), jobs, strict=True)), self.before, self.limit)
 
     @cached_property
     def members(self) -> dict[int, Int64s]:
