@@ -39,7 +39,7 @@ def live_results(context: ReproContext, cases: Sequence[FidelityCase]) -> Live:
         for case in cases:
             key = {"afs-live": case.spec(), "run": number}
             label = f"{case.spec()}, run {number + 1} of {repeats}"
-            row = context.run(key, label, measure_case, context, case, number)
+            row = context.run(key, label, measure_case, context, case, number, "afs-")
             found.setdefault(case.policy, []).append(FidelityResult(**row))
     return found
 

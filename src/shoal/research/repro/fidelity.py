@@ -253,9 +253,12 @@ def _run(context: ReproContext) -> list[Table]:
     return [table("simulator compared with the embedded cluster", _COLUMNS, rows, theirs, here)]
 
 
-def measure_case(context: ReproContext, case: FidelityCase, number: int) -> FidelityResult:
-    """Run a case live and simulated; its home folder is beside the result file, if there is one."""
-    with _home(context, f"{case.policy}-{number + 1}") as home:
+def measure_case(context: ReproContext, case: FidelityCase, number: int, series: str = "") -> FidelityResult:
+    """Run a case live and simulated; its home folder is beside the result file, if there is one.
+
+    ``series`` begins the folder's name, for other tables than that of this module.
+    """
+    with _home(context, f"{series}{case.policy}-{number + 1}") as home:
         return compare(case, home, context)
 
 
