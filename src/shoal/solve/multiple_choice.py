@@ -219,15 +219,8 @@ def _filled(options: ChoiceTable, picks: Indices) -> Indices:
     candidates = np.flatnonzero((options.worth > worth[:, None]).any(axis=1))
     (more, density), pools = raises(candidates), options.pools[candidates]
 
-    def order(among: Indices) -> list[tuple[float, int]]:
-        """The most that each of these candidates gains for a unit within the free ones, as a heap."""
-        best = np.where(more[among] <= free[pools[among]], density[among], -np.inf).max(axis=1)
-        heap = [(-gain, j) for gain, j in zip(best.tolist(), among.tolist(), strict=True) if gain > -np.inf]
-        heapify(heap)
-        return heap
-
     left = np.arange(len(candidates))  # a candidate that once fits nowhere is out for good
-    heap = order(left)
+    heap = _gains(more, density, pools, free, left)
     while heap:
         before, j = heap[0]
         fitting = np.where(more[j] <= free[pools[j]], density[j], -np.inf)
@@ -239,7 +232,7 @@ def _filled(options: ChoiceTable, picks: Indices) -> Indices:
         freed = int(held[row]) if pool[row] >= 0 else 0
         grows = freed > 0 and (pool[row] != to or freed > units)
         if grows:
-            left = np.array([at for _, at in order(left)], dtype=np.intp)
+            left = np.array([at for _, at in _gains(more, density, pools, free, left)], dtype=np.intp)
         if pool[row] >= 0:
             free[pool[row]] += freed
         picks[row], worth[row] = column, options.worth[row, column]
@@ -247,10 +240,18 @@ def _filled(options: ChoiceTable, picks: Indices) -> Indices:
         free[to] -= units
         more[[j]], density[[j]] = raises(candidates[[j]])
         if grows:
-            heap = order(left)
+            heap = _gains(more, density, pools, free, left)
         else:
             _replace_first(heap, float(np.where(more[j] <= free[pools[j]], density[j], -np.inf).max()), j)
     return picks
+
+
+def _gains(more: Indices, density: Floats, pools: Indices, free: Indices, among: Indices) -> list[tuple[float, int]]:
+    """The most that each of these candidates gains for a unit within the free ones, as a heap."""
+    best = np.where(more[among] <= free[pools[among]], density[among], -np.inf).max(axis=1)
+    heap = [(-gain, j) for gain, j in zip(best.tolist(), among.tolist(), strict=True) if gain > -np.inf]
+    heapify(heap)
+    return heap
 
 
 def _replace_first(heap: list[tuple[float, int]], gain: float, candidate: int) -> None:
