@@ -7,6 +7,7 @@ submitted.
 
 import math
 from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -100,8 +101,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     name: str = ""
 
     def __post_init__(self) -> None:
-        for value, (field, valid, hint) in zip(_checked_values(self), _RULES, strict=True):
-            if value is not None and not valid(value):
+        for value, default, (field, valid, hint) in zip(_checked_values(self), _DEFAULTS, _RULES, strict=True):
+            if value is not default and value is not None and not valid(value):
                 raise InputError(field, list(value) if isinstance(value, tuple) else value, hint)
         if self.min_gpus is not None or self.max_gpus is not None:
             _check_gang(self)
@@ -203,7 +204,8 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("save_every", _positive, _POSITIVE),
 )
 _checked_values = attrgetter(*(field for field, _, _ in _RULES))
-"""Rules for one field each: a predicate that NaN fails, and the error's hint. None always passes."""
+"""Rules for one field each: a predicate that NaN fails, and the error's hint. None and the default always pass."""
+_DEFAULTS = tuple({field.name: field.default for field in msgspec.structs.fields(Job)}[name] for name, _, _ in _RULES)
 
 
 def _check_gang(job: Job) -> None:
@@ -360,8 +362,16 @@ def shifted(jobs: Iterable[Job], origin: float) -> list[Job]:
     def moved(at: float | None) -> float | None:
         return None if at is None else at - origin
 
+    def shift(job: Job) -> Job:
+        """A valid job stays valid, so nothing is checked again."""
+        if job.submitted < origin:
+            return replace(job, submitted=job.submitted - origin)
+        later = copy(job)
+        msgspec.structs.force_setattr(later, "submitted", job.submitted - origin)
+        return later
+
     return [
-        replace(job, submitted=job.submitted - origin)
+        shift(job)
         if job.deadline is None and job.begin is None
         else replace(
             job,
