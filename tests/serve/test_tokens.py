@@ -35,6 +35,15 @@ def test_tokens_outlive_the_process_and_the_file_is_the_owners_alone(tmp_path: P
     again.close()
 
 
+def test_a_file_that_the_disk_does_not_let_open_is_not_called_another_file(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.sqlite"
+    Tokens.begin(path).close()
+    (tmp_path / "tokens.sqlite-journal").mkdir()  # as on a disk without inodes: SQLite's second file cannot be made
+    (tmp_path / "tokens.sqlite-wal").mkdir()
+    with pytest.raises(InputError, match=r"cannot be opened: (unable to open database file|disk I/O error)"):
+        Tokens.open(path)
+
+
 def test_no_file_is_overwritten_and_no_other_file_is_taken_for_one(tmp_path: Path) -> None:
     path = tmp_path / "tokens.sqlite"
     path.write_text("something precious")

@@ -144,7 +144,10 @@ class Tokens:
                 return cls(connection)
         except sqlite3.DatabaseError as error:
             connection.close()
-            raise InputError("tokens", str(path), f"is not a file of tokens: {error}") from error
+            # SQLite needs files beside it: a disk without inodes, or one that is read-only, is no fault of the file.
+            operational = isinstance(error, sqlite3.OperationalError)
+            problem = "cannot be opened" if operational else "is not a file of tokens"
+            raise InputError("tokens", str(path), f"{problem}: {error}") from error
         connection.close()
         raise InputError("tokens", str(path), f"is of version {version}, this Shoal reads version {_VERSION}")
 
