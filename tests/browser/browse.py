@@ -133,6 +133,14 @@ def test_the_link_of_shoal_web_logs_one_browser_in_once(browser: Browser, cluste
         context.close()
 
 
+def test_the_link_of_shoal_web_logs_in_where_the_page_is_open_already(open_page: Open, cluster: LiveCluster) -> None:
+    page = open_page(who=None)
+    expect(page.get_by_label("Token")).to_be_visible()
+    page.goto(cluster.link())
+    expect(page.locator(".tile").first).to_be_visible()
+    assert "code" not in page.url
+
+
 def test_a_job_appears_runs_says_why_prints_its_log_and_is_cancelled(
     open_page: Open, cluster: LiveCluster, tokens: dict[str, str]
 ) -> None:

@@ -17,6 +17,9 @@ const VIEWS = { cluster, queue, timeline, decisions, fairness, policies, searche
 const ONE = { job: "queue", decision: "decisions", search: "searches" };
 const TABS = [["cluster", "Cluster"], ["queue", "Queue"], ["timeline", "Timeline"], ["decisions", "Decisions"], ["fairness", "Fairness"], ["policies", "Policies"], ["searches", "Searches"]];
 
+/** The address that `shoal web` prints. */
+const CODE = /^#code=([\w-]+)/;
+
 const main = document.getElementById("main");
 /** The login, the open view and its event stream. */
 const page = { login: null, view: null, name: "", feed: null, state: "connecting", since: null };
@@ -119,7 +122,7 @@ async function enter(secret) {
 
 async function begin() {
   applyTheme();
-  const code = location.hash.match(/^#code=([\w-]+)/);
+  const code = location.hash.match(CODE);
   if (code) history.replaceState(null, "", "/#/cluster");
   try {
     if (code) await enter({ code: code[1] });
@@ -131,7 +134,8 @@ async function begin() {
 }
 
 document.querySelector(".skip").onclick = (event) => { event.preventDefault(); main.focus(); };
-addEventListener("hashchange", () => { show(); main.focus(); });
+// A link of `shoal web` opened in a tab that shows this page changes the address only: the page is not loaded again.
+addEventListener("hashchange", () => { if (CODE.test(location.hash)) begin(); else { show(); main.focus(); } });
 // Ages and expected times move on also when nothing changes.
 setInterval(() => { if (page.view && !document.hidden && page.feed?.rows) page.view.update(page.feed.rows, []); }, 5000);
 addEventListener("keydown", (event) => {
