@@ -88,8 +88,9 @@ def test_a_closed_journal_is_one_file(sound: Sound) -> None:
 def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     path.write_bytes(b"somebody's work")
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="exists already") as refused:
         SqliteJournal.begin(path, {})
+    assert (refused.value.field, refused.value.value) == ("journal", str(path))
     assert path.read_bytes() == b"somebody's work"
 
 
@@ -128,6 +129,62 @@ def test_another_database_is_said_to_be_no_journal(tmp_path: Path) -> None:
 def test_a_missing_file_is_an_input_error(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match="no such file"):
         list(JournalFile(tmp_path / name).read())
+
+
+def test_a_file_that_is_missing_is_refused_with_the_command_that_writes_one(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        list(JournalFile(tmp_path / "nowhere.db").read())
+    assert refused.value.hint == "no such file; `shoal simulate --out DIR` writes one"
+
+
+def test_a_journal_without_records_is_said_to_be_empty(tmp_path: Path) -> None:
+    SqliteJournal.begin(tmp_path / "a.db", {}).close()
+    with sqlite3.connect(tmp_path / "a.db") as connection:
+        connection.execute("DELETE FROM record")
+        connection.execute("PRAGMA user_version=0")
+    connection.close()
+    with pytest.raises(JournalError, match=r"damaged from the start \(empty\)$"):
+        list(JournalFile(tmp_path / "a.db").read())
+
+
+def test_a_journal_that_begins_with_events_has_no_settings() -> None:
+    with pytest.raises(JournalError, match=r"^a journal must begin with its header$"):
+        settings_of(MemoryJournal([codec.pack_events(EventBatch(0.0, ()))]).read)
+
+
+def test_the_last_200_verdicts_of_a_job_are_read_in_order(tmp_path: Path) -> None:
+    journal = SqliteJournal.begin(tmp_path / "a.db", {})
+    for n in range(205):
+        journal.record_verdict(float(n), n % 3 and 7, f"verdict {n}")
+        journal.record_verdict(float(n), 7, f"verdict {n}")
+    journal.close()
+    told = JournalFile(tmp_path / "a.db").verdicts(7)
+    assert (len(told), told[-1]) == (200, (204.0, "verdict 204"))
+    assert told == sorted(told)
+
+
+def test_a_thousand_records_are_committed_together(tmp_path: Path) -> None:
+    journal = SqliteJournal.begin(tmp_path / "a.db", {})
+    for n in range(999):
+        journal.record_decision(Decided(n, 0.0, ()))
+    assert len(list(JournalFile(tmp_path / "a.db").read())) == 1, "the header alone"
+    journal.record_decision(Decided(999, 0.0, ()))
+    assert len(list(JournalFile(tmp_path / "a.db").read())) == 1001
+    journal.close()
+
+
+def test_after_a_switch_of_files_bytes_count_from_zero(tmp_path: Path) -> None:
+    journal = SqliteJournal.begin(tmp_path / "a.db", {})
+    write(tmp_path / "b.db", some_records(3))
+    assert journal.bytes == len(codec.pack_header({}))
+
+    def replace() -> None:
+        (tmp_path / "b.db").replace(tmp_path / "a.db")
+
+    assert journal.switch_files(replace, 7)
+    assert (journal.records, journal.bytes) == (7, 0)
+    journal.close()
+    assert len(list(JournalFile(tmp_path / "a.db").read())) == 7
 
 
 def assert_honest(path: Path, records: list[Record]) -> int:
