@@ -59,3 +59,40 @@ def test_arrays_of_two_tenants_with_one_name_do_not_limit_each_other() -> None:
         job = JobSpec(f"j{number}", 0.0, 1, None, 1, 1, tenant, conditions=Conditions(array="s", most_at_once=1))
         waiting.add(number, job, pending, timer=False, hold=False)
     assert list(waiting.due()) == [(0, ""), (1, "")]
+
+
+def test_a_dependency_that_can_never_be_met_says_how_the_other_job_ended() -> None:
+    for when, state, cause in (
+        ("ok", JobState.FAILED, "a failed, and this job was to start only if it completed"),
+        ("ok", JobState.CANCELLED, "a was cancelled, and this job was to start only if it completed"),
+        ("notok", JobState.COMPLETED, "a completed, and this job was to start only if it failed"),
+    ):
+        before, after = WaitingJobs(), WaitingJobs()
+        before.add(1, spec("b", after=(("a", when),)), {"a": state}.get, timer=False, hold=False)
+        after.add(1, spec("b", after=(("a", when),)), pending, timer=False, hold=False)
+        assert list(after.due()) == []
+        after.ended(0, spec("a"), state)
+        assert list(before.due()) == list(after.due()) == [(1, cause)]
+
+
+def test_a_job_that_was_let_start_before_a_restart_holds_its_place_in_the_array_until_it_ends() -> None:
+    waiting = WaitingJobs()
+    first, second = (spec(f"t{i}", array="s", most_at_once=1) for i in range(2))
+    waiting.occupy(0, first)
+    waiting.occupy(5, spec("none"))
+    waiting.add(1, second, pending, timer=False, hold=False)
+    assert list(waiting.due()) == []
+    waiting.ended(0, first, JobState.COMPLETED)
+    assert list(waiting.due()) == [(1, "")]
+
+
+def test_an_array_without_waiting_jobs_still_counts_those_that_run() -> None:
+    waiting = WaitingJobs()
+    jobs = [spec(f"t{i}", array="s", most_at_once=2) for i in range(4)]
+    for number in (0, 1):
+        waiting.add(number, jobs[number], pending, timer=False, hold=False)
+    assert list(waiting.due()) == [(0, ""), (1, "")]
+    waiting.ended(0, jobs[0], JobState.COMPLETED)
+    for number in (2, 3):
+        waiting.add(number, jobs[number], pending, timer=False, hold=False)
+    assert list(waiting.due()) == [(2, "")], "job 1 still runs"
