@@ -104,3 +104,11 @@ def test_a_copied_state_goes_on_by_itself() -> None:
     assert [s.freeze().columns.held.tolist() for s in (state, other)] == [[0], [1, 0]]
     assert [s.freeze().columns.demand for s in (state, other)] == [2, 5]
     check(other)
+
+
+def test_a_resized_job_changes_the_demand_at_once() -> None:
+    state = empty()
+    state.apply_events(0.0, [JobSubmitted(0.0, job("a", gpus=4).spec()), JobSubmitted(0.0, job("b", gpus=1).spec())])
+    assert (state.freeze().columns.demand, state.freeze().columns.widest) == (5, 4)
+    state.apply_events(1.0, [JobReshaped(1.0, 0, 2, 1, 2)])
+    assert (state.freeze().columns.demand, state.freeze().columns.widest) == (3, 2)

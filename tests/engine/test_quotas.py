@@ -1,21 +1,25 @@
 """Quotas of tenants: most GPUs, guarantees, borrowing and return, on the verdicts of any policy."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from shoal.core.decision import Decision, Grant, Refusal, Verdict, Verdicts
 from shoal.core.errors import InputError
-from shoal.core.job import ADAPTIVE
+from shoal.core.goodput import GoodputReport
+from shoal.core.job import ADAPTIVE, BatchSetting
 from shoal.core.quota import NO_QUOTA, Quota, parse_quota
 from shoal.core.snapshot import Snapshot
 from shoal.engine.loop import Judgement, judge
 from shoal.engine.moves import StopStartPlanner
+from shoal.engine.quotas import ask_within_quotas
 from shoal.placement.packed import PackedPlacer
 from shoal.policy.classic.fifo import Fifo
 from shoal.testing.builders import job, simulate, snapshot
 from shoal.workload.schema import Job
+
+REPORT = GoodputReport((), 9.0, 128, 4, BatchSetting(128))
 
 
 @dataclass(frozen=True)
@@ -200,6 +204,26 @@ def test_a_pair_that_shares_gpus_is_refused_whole_when_one_tenant_may_not_have_t
         "ann0": waits,
         "bob0": waits,
     }
+
+
+def test_a_pair_is_refused_whole_whichever_of_the_two_was_admitted_first() -> None:
+    rows = [*jobs("bob", 1, 4), *jobs("ann", 1, 4, at=1.0, min_gpus=1, max_gpus=4)]
+    pair = Says({"ann0": Grant(4, shared_with="bob0"), "bob0": Grant(4)})
+    assert judged(rows, {"ann": Quota(gpus=3)}, policy=pair)[1] == {}
+
+
+def test_an_adaptive_job_that_starts_by_a_guarantee_may_choose_its_batch_and_one_kind_needs_no_choice() -> None:
+    rows = [*jobs("ann", 2, 4), job("bob0", 1, 4, work=5e6, tenant="bob", model="cifar10", batch_size=128,
+                                    limits=(128, 4096, 32, 1024))]  # fmt: skip
+    quotas = {"bob": Quota(guaranteed=4)}
+    policy = Says({"ann0": Grant(4), "ann1": Grant(4)})
+    moment = snapshot(rows, "t4:2x4", held={"ann0": 4, "ann1": 4}, quotas=quotas)
+    _, verdicts = ask_within_quotas(policy, moment)
+    assert verdicts.gpus.tolist() == [4, 0, 4]
+    assert verdicts.kinds is None
+    reported = replace(moment, reports={2: REPORT})
+    assert ask_within_quotas(policy, reported)[1].batches == {2: ADAPTIVE}
+    assert verdicts.batches == {}
 
 
 def test_gpus_that_a_pair_shares_count_once_when_a_guarantee_is_taken() -> None:

@@ -135,6 +135,13 @@ def test_only_a_job_that_runs_on_a_slow_kind_counts_as_such() -> None:
     assert not any_on_slow_kind(jobs_of(1, 1, cluster=KINDS))
 
 
+def test_the_kind_preferred_may_be_the_first_and_jobs_without_one_keep_their_speeds() -> None:
+    moment = jobs_of(1, 1, 1, cluster=KINDS)
+    fast, slow = moment.columns.speeds[0].tolist()
+    wants = prefer_kind(moment, np.array([0, -1, 1], dtype=np.int8))
+    assert wants.tolist() == [[inf, slow], [fast, slow], [fast, inf]]
+
+
 # ── verdicts ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -238,3 +245,11 @@ def test_a_length_of_time_below_a_second_or_without_end_is_refused(seconds: floa
 
 def test_one_second_is_long_enough() -> None:
     check_round(1.0)
+
+
+def test_explained_verdicts_keep_the_kinds_that_were_chosen() -> None:
+    moment = jobs_of(1, 1, cluster=KINDS)
+    kinds = np.array([1, 0], dtype=np.int8)
+    verdicts = explained(moment, np.array([1, 1]), np.full(2, FITS.code), {FITS: (2, 8)}, kinds)
+    assert verdicts.kinds is not None
+    assert verdicts.kinds.tolist() == [1, 0]
