@@ -455,3 +455,26 @@ def test_a_job_that_was_stopped_while_suspended_and_started_elsewhere_is_suspend
     scene.accounts.apply_commands(104.0, [Start(0, 2, Placement(((1, 2),)))])
     assert [row.suspended for row in scene.views().nodes([None, None], scene.held)] == [[], []]
     assert scene.accounts.live[0].bound is None
+
+
+def test_the_next_end_is_counted_from_the_moment_of_asking() -> None:
+    scene = Scene("gpu:1x2", spec("x", 2), spec("y", 2), placed={1: ON_FIRST})
+    placed, last = [scene.accounts.accounts[1]], scene.last()
+    said = [last.remedy(scene.accounts.accounts[0], placed, now).rpartition(" in ")[2] for now in (100.0, 160.0, 999.0)]
+    assert said == ["2 min", "60 s", "0 s"]
+
+
+def test_a_suspended_job_says_where_it_is_and_what_it_waits_for() -> None:
+    scene = two_tenants()
+    scene.accounts.apply_commands(101.0, [Suspend(0, 1)])
+    reasons_of = [
+        next(row.reason for row in scene.rows(scene.views(last)) if row.id == "a")
+        for last in (None, scene.last(), scene.last({"a": WAITS}))
+    ]
+    assert all(reason.startswith("suspended on gpu-0 since ") for reason in reasons_of)
+    alone = "to be resumed there; nothing of it is lost"
+    assert [reason.partition(", ")[2] for reason in reasons_of] == [
+        alone,
+        f"{alone}: {WAITS.reason.sentence()}",
+        f"{alone}: {WAITS.reason.sentence()}",
+    ]
