@@ -54,7 +54,7 @@ from shoal.research.repro.gavel.runs import (
     measure_all,
 )
 from shoal.research.repro.gavel.solver import JOBS, RULES, figure_14, solve_seconds
-from shoal.research.repro.parallel import PlannedRun, run_all
+from shoal.research.repro.parallel import Task, run_all
 from shoal.research.repro.registry import chosen
 from shoal.research.repro.table import REPRODUCES
 from shoal.workload.generators.registry import generate
@@ -269,8 +269,8 @@ def test_runs_are_stored_and_made_once_in_one_process_or_two(tmp_path: Path) -> 
     assert first[case] == LoadResult(**{**measure(case), "quantiles": tuple(measure(case)["quantiles"])})
     two = ReproContext(None, jobs=2)
     batch = [BatchCase("gavel-static", 4, THROUGHPUT, seed) for seed in (0, 1)]
-    planned = [PlannedRun({"seed": one.seed}, "", (one,)) for one in batch]
-    assert run_all(two, planned, measure_batch) == [measure_batch(one) for one in batch]
+    planned = [Task({"seed": one.seed}, "", measure_batch, (one,)) for one in batch]
+    assert run_all(two, planned) == [measure_batch(one) for one in batch]
 
 
 def test_a_fifth_of_the_jobs_weighs_more_and_the_middle_of_the_trace_counts() -> None:

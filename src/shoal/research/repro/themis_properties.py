@@ -195,7 +195,7 @@ def property_table(found: dict[tuple[str, float], PropertyCounts]) -> Table:
     theorem = found["linear", inf]
     claims = {
         f"{what} in every auction of linear values (ours {theorem.share(name):.0%})": theorem.share(name) == 1.0
-        for what, name in (("SP", "sp"), ("PE of the winners", "pe_won"), ("EF of the winners", "ef_won"))
+        for what, name in (("SP", "sp"), ("PE of the winners", "pe_won"), ("EF after payment", "ef_paid"))
     }
     claims["SI fails in some"] = theorem.si_paid < theorem.auctions
     heads = ("PE won", "EF won", "EF1 won", "SI won", "EF paid", "SI paid", "SP", "PE settled")
