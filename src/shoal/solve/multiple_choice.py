@@ -25,6 +25,8 @@ _STEPS = 60
 _LARGEST_SEARCH = 6_000_000
 """Limit on states × options of the exact search, for the time of a decision."""
 _TIE = 1e-12
+_OUTDATED = 16
+"""Gains computed again one by one before all are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,13 +222,17 @@ def _filled(options: ChoiceTable, picks: Indices) -> Indices:
     (more, density), pools = raises(candidates), options.pools[candidates]
 
     left = np.arange(len(candidates))  # a candidate that once fits nowhere is out for good
-    heap = _gains(more, density, pools, free, left)
+    heap, outdated = _gains(more, density, pools, free, left), 0
     while heap:
         before, j = heap[0]
         fitting = np.where(more[j] <= free[pools[j]], density[j], -np.inf)
         column = int(fitting.argmax())
         if -fitting[column] != before:  # fewer units are free than when this was computed
             _replace_first(heap, fitting.item(column), j)
+            outdated += 1
+            if outdated > _OUTDATED:
+                left, outdated = np.array([at for _, at in heap], dtype=np.intp), 0
+                heap = _gains(more, density, pools, free, left)
             continue
         row, to, units = int(candidates[j]), int(pools[j, column]), int(options.units[candidates[j], column])
         freed = int(held[row]) if pool[row] >= 0 else 0
@@ -239,6 +245,7 @@ def _filled(options: ChoiceTable, picks: Indices) -> Indices:
         held[row], pool[row] = units, to
         free[to] -= units
         more[[j]], density[[j]] = raises(candidates[[j]])
+        outdated = 0
         if grows:
             heap = _gains(more, density, pools, free, left)
         else:
