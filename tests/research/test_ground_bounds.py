@@ -69,6 +69,15 @@ def test_a_kind_that_a_job_does_not_allow_is_none_for_it() -> None:
     assert np.isfinite(needs.seconds[0, 1])
 
 
+def test_stages_that_suit_different_kinds_may_each_be_done_on_theirs() -> None:
+    world, known = parse_cluster("v100:1x4,k80:1x4"), catalog()
+    small = Job(id="a", submitted=0.0, gpus=1, work=1e6, model="ResNet-18", batch_size=16)
+    both = msgspec.structs.replace(small, batch_schedule=((5e5, 256),), adaptation="gns")
+    needs = least_times([small, both, msgspec.structs.replace(small, batch_size=256)], world, known, [1.0] * 3)
+    assert needs.shortest[1] == pytest.approx((needs.shortest[0] + needs.shortest[2]) / 2)
+    assert (needs.seconds[1] <= (needs.seconds[0] + needs.seconds[2]) / 2 * (1 + 1e-9)).all()
+
+
 def test_where_jobs_depend_on_the_policy_there_is_no_bound() -> None:
     assert "depends on the policy" in str(cells("themis", BOUND, 1, data=Path())["stopped"])
 

@@ -37,7 +37,7 @@ _BETWEEN = 1.002
 _MOST_PASSES = 16
 
 
-_Rates: TypeAlias = list[Mapping[int, float]]
+_Rates: TypeAlias = Sequence[Mapping[int, float]]
 """By kind: the rate by number of GPUs."""
 
 
@@ -75,15 +75,14 @@ class _NeedsTable:
         self._known: dict[tuple[object, ...], _Needs] = {}
 
     def of(self, job: Job) -> _Needs:
-        """By kind what one unit of the job's work needs, averaged over all of it."""
+        """By kind what one unit of the job's work needs."""
         limits = job.limits
         if limits is not None and job.adaptation is None:
             key = (job.model, job.batch_size, job.gpus, job.min_gpus, job.max_gpus, job.kinds, job.limits, job.work)
             return self._kept(key, lambda: self._adaptive(job, BatchLimits(*limits)))
         stretches = [(0.0, job.batch_size), *job.batch_schedule, (job.work, None)]
         parts = [((end - start) / job.work, size) for (start, size), (end, _) in pairwise(stretches)]
-        needs = [(part, self._at(job, size)) for part, size in parts if part > 0.0]
-        return _Needs(sum(part * n.seconds for part, n in needs), sum(part * n.area for part, n in needs))
+        return _together([(part, self._at(job, size)) for part, size in parts if part > 0.0])
 
     def _at(self, job: Job, size: int | None) -> _Needs:
         key = (job.model, size, job.gpus, job.min_gpus, job.max_gpus, job.kinds)
@@ -109,7 +108,7 @@ class _NeedsTable:
     def _fixed_rates(self, job: Job, size: int | None) -> _Rates:
         """By kind and number of GPUs the rate at a batch size."""
         profile = self._profile(job)
-        found: _Rates = []
+        found: list[Mapping[int, float]] = []
         for k, kind in enumerate(self._topology.kinds):
             if isinstance(profile, MeasuredProfile):
                 found.append({g: profile.best_rate(kind, g, size) for g in self._sizes(job, k)})
@@ -134,9 +133,8 @@ class _NeedsTable:
                 }
                 for k in range(len(tables))
             ]
-            needs.append(_least(best))
-        seconds, area = (np.mean([getattr(one, name) for one in needs], axis=0) for name in ("seconds", "area"))
-        return _Needs(seconds, area)
+            needs.append((1.0 / _STAGES, _least(best)))
+        return _together(needs)
 
     def _adapted_rates(
         self, job: Job, limits: BatchLimits, profile: ScalingProfile | MeasuredProfile, kind: int
@@ -160,6 +158,21 @@ def _least(rates: _Rates) -> _Needs:
     seconds = [min((1.0 / rate for rate in row.values() if rate > 0.0), default=inf) for row in rates]
     area = [min((gpus / rate for gpus, rate in row.items() if rate > 0.0), default=inf) for row in rates]
     return _Needs(np.array(seconds), np.array(area))
+
+
+def _together(parts: Sequence[tuple[float, _Needs]]) -> _Needs:
+    """What all of the work needs, of which each part has its own needs.
+
+    Work is counted by the least seconds in which it could be done: on each kind a count takes at least as long, and as
+    much, as in the part that suits the kind best. So no division of the parts among kinds is excluded.
+    """
+    least = [part * float(needs.seconds.min()) for part, needs in parts]
+    whole, found = sum(least), []
+    for name in ("seconds", "area"):
+        pairs = zip(parts, least, strict=True)
+        figures = [part * getattr(needs, name) / own for (part, needs), own in pairs if np.isfinite(own)]
+        found.append(whole * np.min(figures, axis=0) if figures else np.full(len(parts[0][1].seconds), inf))
+    return _Needs(found[0], found[1])
 
 
 def _noises(profile: ScalingProfile | MeasuredProfile, sizes: Sequence[int]) -> Floats:
