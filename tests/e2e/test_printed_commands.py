@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ class Machines:
             else:
                 output = self.leave_running(machine, command)
                 if not command.endswith("&") and " agent " not in command:
-                    until(lambda output=output: "shoal submit" in output.read_text(), f"{command} is ready")
+                    until(partial(_is_ready, output), f"{command} is ready")
                 out = output.read_text()
             self.compare(command, shown, out)
             printed.append(out)
@@ -157,8 +158,13 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
 
 
 def _job(printed: str) -> str:
-    (job,) = re.findall(r"^train-\w+$", printed, re.MULTILINE)
+    found: list[str] = re.findall(r"^train-\w+$", printed, re.MULTILINE)
+    (job,) = found
     return job
+
+
+def _is_ready(output: Path) -> bool:
+    return "shoal submit" in output.read_text()
 
 
 def test_the_three_commands_of_the_readme_run_a_job(machines: Machines) -> None:
