@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -253,7 +254,7 @@ def test_only_as_many_jobs_are_stopped_as_a_guarantee_needs() -> None:
 
 
 def test_gpus_left_over_of_the_second_kind_are_used_and_other_jobs_keep_the_placers_choice() -> None:
-    old = {"kinds": ("k80",)}
+    old: dict[str, Any] = {"kinds": ("k80",)}
     rows = [*jobs("ann", 1, 4, **old), *jobs("bob", 1, 1, **old), *jobs("cat", 1, 3, **old), *jobs("dan", 1, 1)]
     says = Says({"ann0": Grant(4), "dan0": Grant(1)})
     judgement, granted = judged(
