@@ -8,7 +8,7 @@
   function linesOf(chart) {
     const names = [...new Set([...chart.ours, ...chart.theirs].map((line) => line.name))];
     const side = (lines, paper) => lines.map((line) => ({
-      ...line, paper, colour: `var(--p${names.indexOf(line.name) % 8})`, label: paper ? `${line.name}, paper` : line.name,
+      ...line, paper, colour: `var(--p${names.indexOf(line.name) % 8})`, label: paper && !/\bpaper\b/.test(line.name) ? `${line.name}, paper` : line.name,
     }));
     const all = [...side(chart.theirs, true), ...side(chart.ours, false)];
     return all.sort((a, b) => names.indexOf(a.name) - names.indexOf(b.name) || b.paper - a.paper);

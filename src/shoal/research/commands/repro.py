@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shoal.cli.output import json_option, print_json, print_table, say, warn
+from shoal.cli.output import duration, json_option, print_json, print_table, say, warn
 
 if TYPE_CHECKING:
     from shoal.research.repro.runner import ReproOutcome
@@ -20,15 +20,26 @@ def repro() -> None:
 @repro.command("list")
 @json_option
 def list_all(as_json: bool) -> None:
-    """List the reproductions."""
+    """List the reproductions, with the verdict and the CPU time of the last full run that was recorded."""
+    from shoal.research.repro.recorded import NEVER_RUN, recorded_runs
     from shoal.research.repro.registry import reproductions
 
-    known = reproductions().values()
+    known, recorded = reproductions().values(), recorded_runs()
+    runs = {one.name: recorded.get(one.name, NEVER_RUN) for one in known}
     if as_json:
-        print_json([{"name": r.name, "paper": r.paper, "what": r.what, "needs": r.needs or None} for r in known])
+        print_json(
+            [
+                {"name": r.name, "paper": r.paper, "what": r.what, "needs": r.needs or None}
+                | {"verdicts": list(runs[r.name].verdicts), "cpu_seconds": runs[r.name].cpu}
+                for r in known
+            ]
+        )
         return
-    rows = [(r.name, r.paper, r.needs or "–", r.what) for r in known]
-    print_table("Reproductions", ("name", "paper", "reads", "what"), rows, words=4)
+    rows = [
+        (r.name, r.paper, r.needs or "–", r.what, "; ".join(runs[r.name].verdicts) or "–", duration(runs[r.name].cpu))
+        for r in known
+    ]
+    print_table("Reproductions", ("name", "paper", "reads", "what", "last verdict", "CPU time"), rows, words=5)
 
 
 @repro.command()

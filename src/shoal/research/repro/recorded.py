@@ -17,10 +17,13 @@ FILE = "recorded.json"
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """The verdicts of a reproduction's tables, each once, and the CPU seconds of the whole reproduction."""
+    """The verdicts of a reproduction's tables, each once, and the CPU seconds of the whole, None if it never ran."""
 
     verdicts: tuple[str, ...]
-    cpu: float
+    cpu: float | None
+
+
+NEVER_RUN = RecordedRun((), None)
 
 
 def recorded_runs(file: Path | None = None) -> dict[str, RecordedRun]:
@@ -35,7 +38,7 @@ def recorded_runs(file: Path | None = None) -> dict[str, RecordedRun]:
 def longest_first(wanted: Iterable[Reproduction]) -> list[Reproduction]:
     """Return reproductions by their recorded CPU time, those without a record first, so that all end about together."""
     known = recorded_runs()
-    return sorted(wanted, key=lambda one: -known[one.name].cpu if one.name in known else -inf)
+    return sorted(wanted, key=lambda one: -(known.get(one.name, NEVER_RUN).cpu or inf))
 
 
 def record(outcomes: Iterable[ReproOutcome], file: Path, known: Iterable[str]) -> None:
