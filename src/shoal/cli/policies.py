@@ -1,5 +1,6 @@
 """``shoal policies``: every policy, its options, constants and reasons."""
 
+from math import isfinite
 from typing import Any
 
 import click
@@ -38,8 +39,13 @@ def _policy_row(spec: str) -> dict[str, Any]:
         "name": name,
         "summary": entry.summary if entry else (policy.__doc__ or "").partition("\n")[0],
         "paper": entry.paper if entry else name.partition(":")[0],
-        "options": {key: default for key, (_, default) in options_of(policy).items()},
+        "options": {key: _plain(default) for key, (_, default) in options_of(policy).items()},
     }
+
+
+def _plain(value: Any) -> Any:
+    """Return a default for JSON, which has no infinity: as it is written in a policy's options."""
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
 def _show_policy(spec: str, as_json: bool) -> None:

@@ -13,6 +13,7 @@ SIA, BLOX = "Sia (SOSP '23)", "Blox (EuroSys '24)"
 _SKETCH = "not an experiment: a sketch of the system"
 _LIST = "not an experiment: a list"
 _EXAMPLE = "not an experiment: a worked example"
+_THIRD = "a third of the GPUs and arrivals, 13 days"
 _SPEEDS = "from the published speeds, which need V100, P100 and K80 GPUs to measure"
 _TESTBED = "simulated instead of the testbed"
 _DRAWN = "generated from the stated figures instead of the authors' trace"
@@ -27,19 +28,19 @@ _GAVEL: tuple[Row, ...] = (
     ("figure 6", "a hierarchical policy", "", "", _EXAMPLE),
     ("figure 7", "rounds that achieve an allocation with space sharing", "", "", _EXAMPLE),
     ("figure 8", "estimator of throughputs: a sketch; here its error", "gavel-8", "", ""),
-    ("figure 9", "average JCT by load, LAS, one-GPU jobs, aware and agnostic", "gavel-9*", "", ""),
-    ("figure 10", "average JCT by load, LAS, jobs of several GPUs", "gavel-10*", "", ""),
-    ("figure 11", "average JCT and fairness by load, finish-time fairness", "gavel-11*", "", ""),
+    ("figure 9", "average JCT by load, LAS, one-GPU jobs, aware and agnostic", "gavel-9*", _THIRD, ""),
+    ("figure 10", "average JCT by load, LAS, jobs of several GPUs", "gavel-10*", _THIRD, ""),
+    ("figure 11", "average JCT and fairness by load, finish-time fairness", "gavel-11*", _THIRD, ""),
     ("figure 12", "weighted fairness of entities over time", "gavel-12*", "", ""),
     ("figure 13", "fairness of entities and FIFO within them over time", "gavel-13*", "", ""),
     ("figure 14", "time of a solution by number of jobs", "gavel-14*", "", ""),
-    ("figure 15", "length of rounds; the mechanism beside an ideal one", "gavel-15*", "", ""),
-    ("figure 16", "space sharing with estimated speeds", "gavel-16*", "", ""),
+    ("figure 15", "length of rounds; the mechanism beside an ideal one", "gavel-15*", _THIRD, ""),
+    ("figure 16", "space sharing with estimated speeds", "gavel-16*", _THIRD, ""),
     ("table 1", "policies", "gavel-tables", "", ""),
     ("table 2", "models", "gavel-tables", "", ""),
     ("table 3", "testbed beside simulation", "gavel-table3*", "simulated twice instead of a testbed", ""),
     ("table 4", "overhead of preemption with leases", "gavel-table4", "simulated restarts instead of real ones", ""),
-    ("§7.3", "makespan, FIFO and cost policies", "gavel-7.3*", "", ""),
+    ("§7.3", "makespan, FIFO and cost policies", "gavel-7.3*", "240 and 200 jobs", ""),
 )
 
 _THEMIS: tuple[Row, ...] = (
