@@ -2,20 +2,19 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, inf, isnan, log, nan, sqrt
-from statistics import fmean, stdev
+from math import exp, inf, isnan, log, nan
+from statistics import fmean
 from typing import Any
 
 from shoal.research.grounds.cells import BOUND
 from shoal.research.grounds.ground import GROUNDS, Ground
 from shoal.research.grounds.runner import Results
 from shoal.research.repro.table import Cell, Column, Table, table
+from shoal.research.student import half_width
 
 FAIR = ("shockwave", "themis", "gavel.max-min", "gavel.ftf", "max-min", "gandiva-fair", "drf", "las", "afs-p", "pollux")
 """Policies made for fairness: the lowest worst ρ among them is the fair policies' best."""
 
-T_QUANTILES = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
-"""97.5th percentile of Student's t, by number of draws (degrees of freedom plus one)."""
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -84,7 +83,7 @@ def interval(logs: Sequence[float]) -> str:
     """Return the 95 % interval of a mean ratio, from logarithms by draw; empty for a single draw."""
     if len(logs) < 2:
         return ""
-    half = T_QUANTILES.get(len(logs), 1.96) * stdev(logs) / sqrt(len(logs))
+    half = half_width(logs)
     return f"{exp(fmean(logs) - half):.2f}–{exp(fmean(logs) + half):.2f}"
 
 

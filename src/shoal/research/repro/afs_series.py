@@ -20,9 +20,10 @@ from shoal.core.topology import parse_cluster
 from shoal.perf.afs_profiles import AFS_MODELS
 from shoal.research.repro.afs import CLUSTER, FOLDER, trace
 from shoal.research.repro.context import ReproContext
-from shoal.research.repro.paired import all_hold, half_width
+from shoal.research.repro.paired import all_hold
 from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.table import Cell, Chart, Column, Line, Table, table
+from shoal.research.student import half_width
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, inf, log, nan, sqrt
-from statistics import fmean, stdev
+from math import exp, inf, log, nan
+from statistics import fmean
 
 from shoal.research.repro.table import REPRODUCES, cannot_be_told, differs
-
-_T_QUANTILES = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26, 11: 2.23}
+from shoal.research.student import half_width
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +34,6 @@ def ratio_of(ratios: Sequence[float]) -> PairedRatio:
     mean = fmean(logs)
     half = half_width(logs)
     return PairedRatio(exp(mean), exp(mean - half), exp(mean + half))
-
-
-def half_width(values: Sequence[float]) -> float:
-    """Return the half-width of the 95 % interval of the values' mean; infinite for fewer than two values."""
-    if len(values) < 2:
-        return inf
-    return _T_QUANTILES.get(len(values), 1.96) * stdev(values) / sqrt(len(values))
 
 
 def all_at_least(ratios: Mapping[str, PairedRatio], least: float) -> str:

@@ -6,9 +6,8 @@ efficiency is that of the published trainings at its batch size and progress. Wh
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import sqrt
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from shoal.perf.measured_profile import MeasuredProfile
 from shoal.perf.profile_files import read_profiles
 from shoal.policy.registry import parse_policy
 from shoal.report.history import History, read_history
+from shoal.research.student import half_width
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
 from shoal.workload.files import read_workload
@@ -170,19 +170,16 @@ def _efficiency(profile: MeasuredProfile, progress: float, size: int) -> float:
 
 # ── statements over several workloads ─────────────────────────────────────────────────────────────────────────────
 
-_T_QUANTILES = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}
-"""97.5th percentile of Student's t, by number of values."""
-
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % interval of a mean over workloads (at most nine); of a single value, the value twice."""
+    """Return the 95 % interval of a mean over workloads; of a single value, the value twice."""
     known = [value for value in values if value == value]  # noqa: PLR0124  NaN
     if not known:
         return float("nan"), float("nan")
     mean, count = fmean(known), len(known)
     if count == 1:
         return mean, mean
-    half = _T_QUANTILES.get(count, 2.31) * stdev(known) / sqrt(count)
+    half = half_width(known)
     return mean - half, mean + half
 
 

@@ -9,9 +9,8 @@ are those that the policies use: ``perf.fit.fitted``, ``perf.goodput.efficiency`
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -36,6 +35,7 @@ from shoal.research.repro.table import (
     differs,
     table,
 )
+from shoal.research.student import half_width
 from shoal.workload.importers.pollux import APPLICATIONS
 
 TRACES, SIA_TRACES = "pollux/traces", "sia/traces"
@@ -49,8 +49,6 @@ NEAR = 0.1
 """Mean distance of predicted from measured efficiency that counts as accurate here; the paper prints none."""
 
 SPLITS = 5
-_T5 = 2.78
-"""97.5th percentile of Student's t for five values."""
 
 LOWER_IS_BETTER = ("deepspeech2", "yolov3")
 _SPREADS: Mapping[str, float | None] = dict.fromkeys(APPLICATIONS, 0.01) | {"deepspeech2": 0.04, "yolov3": None}
@@ -321,7 +319,7 @@ def _throughput_table(context: ReproContext, folder: str, title: str, *, judged:
         for kind, steps in profile.times.items():
             key = {"pollux": "figure 3", "folder": folder, "model": model, "kind": kind}
             found = context.run(key, f"{title}, {model} on {kind}", check_throughput, steps)
-            half = _T5 * stdev(found["held_out"]) / sqrt(SPLITS)
+            half = half_width(found["held_out"])
             name = model if judged else f"{model}, {kind}"
             rows.append([name, len(steps.cells), found["all"], fmean(found["held_out"]), half, found["beyond"]])
             fitted_errors[name] = found["all"]

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from math import sqrt
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from time import process_time
 from typing import Any
@@ -36,6 +35,7 @@ from shoal.research.repro import shockwave_verdicts as judge
 from shoal.research.repro.context import ReproContext
 from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.table import Cell, Column, Table, table
+from shoal.research.student import half_width
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import SimulationResult, run
 from shoal.workload.files import read_workload
@@ -56,8 +56,6 @@ ROUND = 120.0
 """Seconds in a round."""
 
 _RESTART_COST, _NODE_GPUS = "20", 4
-_T_QUANTILES = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
-"""97.5th percentile of Student's t, by number of values (degrees of freedom plus one)."""
 _BASELINES = ("themis", "gavel.max-min", "allox")
 _OURS = ("shockwave", "shoal")
 
@@ -170,9 +168,7 @@ def _measure_case(data: Path, make: Callable[[], TraceCase]) -> dict[str, float]
 
 def _half_width(values: Sequence[float]) -> float | None:
     """Half width of the 95 % interval of a mean over orders of arrival; None for a single value."""
-    if len(values) < 2:
-        return None
-    return _T_QUANTILES[len(values)] * stdev(values) / sqrt(len(values))
+    return half_width(values) if len(values) > 1 else None
 
 
 def _cases(

@@ -9,9 +9,7 @@ the range of the abstract.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import fmean, stdev
-
-from scipy.stats import t
+from statistics import fmean
 
 from shoal.research.repro.context import ReproContext
 from shoal.research.repro.parallel import Task, run_all
@@ -28,6 +26,7 @@ from shoal.research.repro.table import (
     differs,
     table,
 )
+from shoal.research.student import half_width
 
 PAPER = "Sia (SOSP '23)"
 POLICIES = ("shoal", "pollux", "rank", "gavel.max-min")
@@ -84,7 +83,7 @@ def difference(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, f
     gaps = [mine / other - 1.0 for mine, other in zip(ours, theirs, strict=True)]
     if len(gaps) < 2:
         return gaps[0], None
-    return fmean(gaps), float(t.ppf(0.975, len(gaps) - 1)) * stdev(gaps) / len(gaps) ** 0.5
+    return fmean(gaps), half_width(gaps)
 
 
 def _published(context: ReproContext) -> list[Table]:

@@ -7,11 +7,12 @@ half as wide as its mean, or from one that reaches over a bound; figures without
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import exp, log, sqrt
-from statistics import fmean, stdev
+from math import exp, log
+from statistics import fmean
 from typing import Literal
 
 from shoal.research.repro.table import REPRODUCES, Chart, Column, Line, Table, cannot_be_told, differs, table
+from shoal.research.student import half_width
 
 NEAR = 0.15
 """Relative distance to the paper's number up to which ours agrees with it."""
@@ -21,9 +22,6 @@ FEWEST = 3
 
 WIDEST = 0.5
 """Widest half of an interval, relative to its mean, from which anything is concluded."""
-
-_T_QUANTILES = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
-"""97.5th percentile of Student's t, by number of values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ class SeedInterval:
 def interval(values: Sequence[float]) -> SeedInterval:
     """The mean of values by seed and its 95 % interval after Student."""
     mean = fmean(values)
-    half = _T_QUANTILES[len(values)] * stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
+    half = half_width(values) if len(values) > 1 else 0.0
     return SeedInterval(mean, mean - half, mean + half, len(values))
 
 
