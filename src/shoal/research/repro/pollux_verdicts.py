@@ -150,7 +150,7 @@ def _knob(means: Means, folders: Sequence[str]) -> ExperimentVerdict:
             unclear.append(label)
     verdict = _joined(wrong)
     if not wrong and unclear:
-        verdict = cannot_be_told(f"p = −1 is not told apart from {', '.join(unclear)}")
+        verdict = cannot_be_told(f"p = −1 cannot be told apart from {', '.join(unclear)}")
     theirs = Line("paper, testbed", ((0.0, 0.76), (1.0, 0.83), (2.0, 0.84)))
     mine = Line("ours, simulated", tuple((float(n), fmean(means[folder, x]) / HOUR) for n, x in enumerate(labels)))
     return ExperimentVerdict(

@@ -91,7 +91,7 @@ class CentralMakespan:
 
 @dataclass(frozen=True, slots=True)
 class SharedAllox:
-    """AlloX as the public code runs it: its matching decides who has a share of time, not who holds a GPU.
+    """AlloX as the public code runs it: its matching decides which jobs have a share of time, not which hold a GPU.
 
     Of the jobs without all of their time only the oldest take part: ``part`` of them, or as many as there are GPUs left
     if those are more, so that mostly the matching has nothing to choose and jobs come in order of age. A share once
