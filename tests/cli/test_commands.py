@@ -1,11 +1,12 @@
 """What each command gives: with ``--json`` one document on stdout and nothing else, messages on stderr only."""
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,12 @@ def _defaults(policy: str) -> dict[str, Any]:
     return {key: default for key, (_, default) in POLICIES[policy].options().items()}
 
 
+def _plain(defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults as in JSON, which has no infinity and no tuples."""
+    shown = {key: "inf" if default == math.inf else default for key, default in defaults.items()}
+    return dict(json.loads(json.dumps(shown)))
+
+
 def _text(value: object) -> str:
     return "/".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
 
@@ -118,7 +125,7 @@ def test_policies_lists_every_policy_with_its_options(shoal: Shoal) -> None:
     assert set(listed) == set(POLICIES)
     for name, entry in listed.items():
         assert set(entry) == {"name", "summary", "paper", "options"}
-        assert entry["options"] == json.loads(json.dumps(_defaults(name)))
+        assert entry["options"] == _plain(_defaults(name))
         policy: Any = parse_policy(name)
         assert set(entry["options"]) == {f.name for f in fields(policy)}
 
@@ -139,9 +146,7 @@ OWN_REASONS = f"{Path(__file__).parents[2]}/docs/examples/own_reasons.py:WideAlo
 def test_a_policy_shows_its_options_constants_and_reasons(shoal: Shoal, name: str) -> None:
     _, policy, _ = find_policy(name)
     shown = given(shoal, "policies", name)
-    assert shown["options"] == json.loads(
-        json.dumps({key: default for key, (_, default) in options_of(policy).items()})
-    )
+    assert shown["options"] == _plain({key: default for key, (_, default) in options_of(policy).items()})
     assert shown["constants"] == {key: constant._asdict() for key, constant in constants_of(policy).items()}
     assert [reason["name"] for reason in shown["reasons"]] == [reason.name for reason in reasons_of(policy)]
     code, out, _ = shoal("policies", name)
