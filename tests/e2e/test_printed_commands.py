@@ -21,7 +21,12 @@ from tests.e2e.site import until
 
 ROOT = Path(__file__).resolve().parents[2]
 ADDRESSES = ("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.5")
-TRAIN = 'import os\nprint("trained", os.environ["RANK"], "of", os.environ["WORLD_SIZE"])\n'
+TRAIN = """
+import os, time
+print("trained", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
+time.sleep(4)
+"""
+"""A job that is still in the queue when the next command asks for it."""
 
 _CONSOLE = re.compile(r"^```console by hand\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"^([a-z]+-?\d*)?\$ (.*)$")
