@@ -216,7 +216,11 @@ class _Grants:
                 self._start(i, kind, spec.gpus, Reason(FILLS, (left,)))
 
     def _take_back(self, tenant: TenantId, kind: int, want: int) -> bool:
-        """Free ``want`` GPUs of a kind by refusing jobs of borrowers, the last to be admitted first, if possible."""
+        """Free ``want`` GPUs of a kind by refusing jobs of borrowers, if possible; return whether it was.
+
+        Jobs are taken in reverse order of admission until there are enough GPUs. Then those that are not needed after
+        all, since a later one in this order was larger, are left alone in the same order.
+        """
         taken: list[tuple[int, ...]] = []
         granted, free = dict(self.granted), self.free[kind]
         for i in self.takeable:
