@@ -17,6 +17,7 @@ from shoal.core.topology import parse_cluster
 from shoal.policy.registry import POLICIES
 from shoal.research.repro.afs_verdicts import VERDICTS
 from shoal.research.repro.context import ReproContext
+from shoal.research.repro.parallel import Task, run_all
 from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.table import Cell, Chart, Line, Table, table
 from shoal.scenario.scenario import Scenario
@@ -174,15 +175,17 @@ def measure_all(
     jobs: int | None = None,
 ) -> Results:
     """Return the results of all variants on all traces and seeds, computed or stored."""
-    results: dict[tuple[int, int, AfsVariant], AfsResult] = {}
-    for number in traces:
-        for seed in seeds:
-            for variant in wanted:
-                key = {"afs": number, "seed": seed, "policy": variant.policy, "jobs": variant.jobs, "limit": jobs}
-                label = f"trace {number}, seed {seed}, {variant}"
-                found = context.run(key, label, measure, folder, number, seed, variant, jobs)
-                results[number, seed, variant] = AfsResult(**found)
-    return results
+    cases = [(number, seed, variant) for number in traces for seed in seeds for variant in wanted]
+    tasks = [
+        Task(
+            {"afs": number, "seed": seed, "policy": variant.policy, "jobs": variant.jobs, "limit": jobs},
+            f"trace {number}, seed {seed}, {variant}",
+            measure,
+            (folder, number, seed, variant, jobs),
+        )
+        for number, seed, variant in cases
+    ]
+    return {case: AfsResult(**found) for case, found in zip(cases, run_all(context, tasks), strict=True)}
 
 
 def ratios(results: Results, ratio: JctRatio, traces: Sequence[int], seeds: Sequence[int]) -> list[float]:

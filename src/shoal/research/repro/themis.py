@@ -13,6 +13,7 @@ from statistics import median
 from shoal.core.topology import parse_cluster
 from shoal.research.repro.context import ReproContext
 from shoal.research.repro.paired import PairedRatio, all_at_least, ratio_of
+from shoal.research.repro.parallel import Task, run_all
 from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.table import Cell, Chart, Column, Line, Table, table
 from shoal.research.repro.themis_verdicts import by_errors, by_filters, by_leases, by_mixes
@@ -87,12 +88,17 @@ def measure(case: ThemisCase, trials: int = TRIALS) -> ThemisResult:
 
 def measure_all(context: ReproContext, cases: Iterable[ThemisCase], trials: int = TRIALS) -> Results:
     """Return the results of all cases, each computed once or stored."""
-    results: dict[ThemisCase, ThemisResult] = {}
-    for case in dict.fromkeys(cases):
-        key = {"themis": asdict(case), "trials": trials}
-        label = f"{case.policy}, seed {case.seed}, {case.network:.0%} network-intensive"
-        results[case] = ThemisResult(**context.run(key, label, measure, case, trials))
-    return results
+    wanted = tuple(dict.fromkeys(cases))
+    tasks = [
+        Task(
+            {"themis": asdict(case), "trials": trials},
+            f"{case.policy}, seed {case.seed}, {case.network:.0%} network-intensive",
+            measure,
+            (case, trials),
+        )
+        for case in wanted
+    ]
+    return {case: ThemisResult(**found) for case, found in zip(wanted, run_all(context, tasks), strict=True)}
 
 
 def themis_policy(f: float, lease_minutes: int) -> str:

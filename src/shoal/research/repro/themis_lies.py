@@ -14,6 +14,7 @@ import numpy as np
 from shoal.core.topology import parse_cluster
 from shoal.perf.catalog import catalog
 from shoal.research.repro.context import ReproContext
+from shoal.research.repro.parallel import Task, run_all
 from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.table import Cell, Chart, Column, Line, Table, table
 from shoal.research.repro.themis import SEEDS
@@ -88,29 +89,32 @@ def identical_apps(seed: int) -> Workload:
     return Workload(f"eight apps alike, seed {seed}", jobs)
 
 
+def _generated(seed: int) -> Workload:
+    return generate("themis", jobs=80, seed=seed)
+
+
+def _all_apps(workload: Workload) -> Sequence[str]:
+    return tuple(dict.fromkeys(job.app for job in workload.jobs if job.app))
+
+
+def _network_intensive(workload: Workload) -> Sequence[str]:
+    searching = [job.app for job in workload.jobs if job.model == _NETWORK and job.search != "single" and job.app]
+    # The last to arrive find the cluster full.
+    return tuple(dict.fromkeys(searching))[-3:]
+
+
 def contests() -> tuple[Contest, ...]:
     """Return the experiments with lies: figure 18's cluster with one wide machine, and a quarter of the large cluster.
 
     The latter is run with both kinds of bids.
     """
 
-    def generated(seed: int) -> Workload:
-        return generate("themis", jobs=80, seed=seed)
-
-    def all_apps(workload: Workload) -> Sequence[str]:
-        return tuple(dict.fromkeys(job.app for job in workload.jobs if job.app))
-
-    def network_intensive(workload: Workload) -> Sequence[str]:
-        searching = [job.app for job in workload.jobs if job.model == _NETWORK and job.search != "single" and job.app]
-        # The last to arrive find the cluster full.
-        return tuple(dict.fromkeys(searching))[-3:]
-
     alike = "one machine of 8 GPUs and 28 of 2, eight identical apps that want 128 GPUs, all bidding for machines"
     quarter, apps = "p100:4x8,p100:2x4,p100:4x1", "a quarter of the large cluster, generated apps, all bidding"
     return (
-        Contest(alike, "p100:1x8,p100:28x2", identical_apps, all_apps, "themis:f=0,bids=machines"),
-        Contest(f"{apps} for machines", quarter, generated, network_intensive, "themis:f=0,bids=machines"),
-        Contest(f"{apps} for numbers", quarter, generated, network_intensive, "themis:f=0,bids=count"),
+        Contest(alike, "p100:1x8,p100:28x2", identical_apps, _all_apps, "themis:f=0,bids=machines"),
+        Contest(f"{apps} for machines", quarter, _generated, _network_intensive, "themis:f=0,bids=machines"),
+        Contest(f"{apps} for numbers", quarter, _generated, _network_intensive, "themis:f=0,bids=count"),
     )
 
 
@@ -128,12 +132,21 @@ def app_seconds(contest: Contest, seed: int, liar: str = "", lie: float = 0.0) -
 def lie_effects(context: ReproContext, contest: Contest, seeds: Sequence[int]) -> Mapping[float, Sequence[LieEffect]]:
     """Return, by size of the lie, its effects for each liar of each seed, computed or stored."""
     found: dict[float, list[LieEffect]] = {lie: [] for lie in LIES}
+    runs = [(seed, liar, lie) for seed in seeds for liar, lie in _lie_runs(contest, seed)]
+    tasks = [
+        Task(
+            {"themis-lies": contest.name, "policy": contest.policy, "seed": seed, "liar": liar, "lie": lie},
+            f"{contest.name}, seed {seed}, {f'{liar} lies by {lie:.0%}' if lie else 'all are honest'}",
+            app_seconds,
+            (contest, seed, liar, lie),
+        )
+        for seed, liar, lie in runs
+    ]
+    by_run = dict(zip(runs, run_all(context, tasks), strict=True))
     for seed in seeds:
-        seconds: dict[tuple[str, float], Mapping[str, float]] = {}
-        for liar, lie in _lie_runs(contest, seed):
-            key = {"themis-lies": contest.name, "policy": contest.policy, "seed": seed, "liar": liar, "lie": lie}
-            label = f"{contest.name}, seed {seed}, {f'{liar} lies by {lie:.0%}' if lie else 'all are honest'}"
-            seconds[liar, lie] = context.run(key, label, app_seconds, contest, seed, liar, lie)
+        seconds: dict[tuple[str, float], Mapping[str, float]] = {
+            (liar, lie): taken for (of, liar, lie), taken in by_run.items() if of == seed
+        }
         honest = seconds.pop(HONEST)
         for (liar, lie), lied in seconds.items():
             others = [name for name in honest if name != liar]
