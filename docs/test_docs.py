@@ -38,7 +38,7 @@ from shoal.policy.registry import POLICIES, parse_policy
 from shoal.research.bench.registry import BENCHES
 from shoal.research.grounds.ground import GROUNDS
 from shoal.research.repro.blocks import blocks
-from shoal.research.repro.inventory import faults, inventory, tally, verdict
+from shoal.research.repro.inventory import brief_verdict, faults, inventory, tally
 from shoal.research.repro.recorded import recorded_runs
 from shoal.research.repro.registry import reproductions
 from shoal.testing.conformance import CHECKS
@@ -251,7 +251,7 @@ def _figures() -> str:
         for row in of_paper:
             how = ": ".join(filter(None, (row.state, row.reason)))
             names = ", ".join(_linked(name, homes) for name in row.names)
-            lines.append((row.number, row.shows, how, names, verdict(row, recorded)))
+            lines.append((row.number, row.shows, how, names, brief_verdict(row, recorded)))
     return _table(("paper and figure", "what it shows", "made", "by", "verdict"), *lines)
 
 

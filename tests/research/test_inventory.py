@@ -8,7 +8,7 @@ import pytest
 from shoal.core.errors import InputError
 from shoal.research.repro import inventory as module
 from shoal.research.repro.context import ReproContext
-from shoal.research.repro.inventory import InventoryRow, faults, inventory, tally, verdict
+from shoal.research.repro.inventory import InventoryRow, brief_verdict, faults, inventory, tally, verdict
 from shoal.research.repro.recorded import RecordedRun, record, recorded_runs
 from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.runner import ReproOutcome
@@ -70,6 +70,22 @@ def test_a_papers_count_says_how_many_reproduce() -> None:
     assert tally(whole, runs) == text
     assert verdict(made[1], runs) == "reproduces; differs: by half"
     assert verdict(made[3], runs) == "no verdict recorded"
+
+
+def test_a_brief_verdict_names_the_first_claim_that_differs_and_counts_the_others() -> None:
+    runs = {
+        "a-0": RecordedRun((differs("not so: twice as fast; never late (2 were); cheaper"),), 1.0),
+        "a-1": RecordedRun((REPRODUCES,), 1.0),
+        "a-2": RecordedRun((), 1.0),
+        "a-5": RecordedRun((differs("JCT 2 (paper 3); 2 of 4 agree"), cannot_be_told("no figures; no data")), 1.0),
+    }
+    row = InventoryRow(PAPER, "1", "x", ("a-0", "a-1"))
+    assert brief_verdict(row, runs) == "differs: not so: twice as fast (and 2 more); reproduces"
+    assert brief_verdict(InventoryRow(PAPER, "2", "x", ("a-2",)), runs) == "no claim to check"
+    assert brief_verdict(InventoryRow(PAPER, "3", "x", ("a-3",)), runs) == "no verdict recorded"
+    both = "differs: JCT 2 (paper 3); 2 of 4 agree; cannot be told: no figures; no data"
+    assert brief_verdict(InventoryRow(PAPER, "5", "x", ("a-5",)), runs) == both
+    assert brief_verdict(InventoryRow(PAPER, "4", "x", why="needs GPUs"), runs) == "–"
 
 
 def test_recorded_verdicts_are_kept_beside_those_of_other_runs(tmp_path: Path) -> None:

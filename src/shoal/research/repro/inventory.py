@@ -10,6 +10,7 @@ from shoal.research.repro.registry import Reproduction, reproductions
 from shoal.research.repro.table import REPRODUCES
 
 MADE, SMALLER, NOT_MADE, NO_EXPERIMENT = "made", "made smaller", "not made", "not an experiment"
+NOT_RECORDED, NO_CLAIM = "no verdict recorded", "no claim to check"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,24 @@ def verdict(row: InventoryRow, recorded: Mapping[str, RecordedRun]) -> str:
     if not row.names:
         return "–"
     found = [text for name in row.names if name in recorded for text in recorded[name].verdicts]
-    return "; ".join(dict.fromkeys(found)) or "no verdict recorded"
+    missing = NO_CLAIM if all(name in recorded for name in row.names) else NOT_RECORDED
+    return "; ".join(dict.fromkeys(found)) or missing
+
+
+def brief_verdict(row: InventoryRow, recorded: Mapping[str, RecordedRun]) -> str:
+    """Return a row's verdict with the first of the claims that differ and the number of the others."""
+    if not row.names:
+        return "–"
+    found = [_brief(text) for name in row.names if name in recorded for text in recorded[name].verdicts]
+    return "; ".join(dict.fromkeys(found)) or verdict(row, recorded)
+
+
+def _brief(text: str) -> str:
+    first, *others = text.split("; ")
+    if not (text.startswith("differs") and others):
+        return text
+    count = others.pop() if others[-1].endswith(" agree") else ""
+    return f"{first}{f' (and {len(others)} more)' if others else ''}{count and f'; {count}'}"
 
 
 def tally(rows: Sequence[InventoryRow], recorded: Mapping[str, RecordedRun]) -> str:
@@ -89,7 +107,14 @@ def tally(rows: Sequence[InventoryRow], recorded: Mapping[str, RecordedRun]) -> 
     whole = sum(text == REPRODUCES for text in verdicts)
     part = sum("differs" in text for text in verdicts)
     unknown = sum(text.startswith("cannot be told") for text in verdicts)
-    rest = len(made) - whole - part - unknown
-    counts = ((whole, "reproduce"), (part, "differ"), (unknown, "cannot be told"), (rest, "have no verdict yet"))
+    without = verdicts.count(NO_CLAIM)
+    rest = len(made) - whole - part - unknown - without
+    counts = (
+        (whole, "reproduce"),
+        (part, "differ"),
+        (unknown, "cannot be told"),
+        (without, "make no claim"),
+        (rest, "have no verdict yet"),
+    )
     text = ", ".join(f"{count} {what}" for count, what in counts if count)
     return f"{len(made)} of {len(experiments)} experiments made{': ' if text else ''}{text}"

@@ -9,7 +9,7 @@ from typing import Any
 from shoal.report.html import escape, fill_frame
 from shoal.report.run_page import save_page
 from shoal.research.repro import registry
-from shoal.research.repro.inventory import NO_EXPERIMENT, InventoryRow, inventory, tally, verdict
+from shoal.research.repro.inventory import NO_EXPERIMENT, InventoryRow, brief_verdict, inventory, tally
 from shoal.research.repro.recorded import RecordedRun, recorded_runs
 from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.runner import ReproOutcome
@@ -76,7 +76,7 @@ def _inventory(rows: Iterable[InventoryRow], runs: Mapping[str, RecordedRun], en
             f'<a href="#{_anchor(name)}">{escape(name)}</a>' if name in ended else escape(name) for name in row.names
         )
         failed = "; ".join(f"{n} failed: {ended[n].failure}" for n in row.names if n in ended and ended[n].failure)
-        shown = "" if row.state == NO_EXPERIMENT else _verdict(failed or verdict(row, runs))
+        shown = "" if row.state == NO_EXPERIMENT else _verdict(failed or brief_verdict(row, runs))
         kind = ' class="none"' if not row.names else ""
         lines.append(
             f"<tr{kind}><th scope=row>{escape(row.number)}</th><td>{escape(row.shows)}</td>"
