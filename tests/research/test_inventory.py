@@ -55,18 +55,19 @@ def test_missing_reproductions_missing_reasons_and_missing_rows_are_found() -> N
 
 
 def test_a_papers_count_says_how_many_reproduce() -> None:
-    made = [InventoryRow(PAPER, str(number), "x", (f"a-{number}",)) for number in range(4)]
+    made = [InventoryRow(PAPER, str(number), "x", (f"a-{number}",)) for number in range(5)]
     whole = [
         *made,
-        InventoryRow(PAPER, "4", "x", why="needs GPUs"),
-        InventoryRow(PAPER, "5", "x", why="not an experiment"),
+        InventoryRow(PAPER, "5", "x", why="needs GPUs"),
+        InventoryRow(PAPER, "6", "x", why="not an experiment"),
     ]
     runs = {
         "a-0": RecordedRun((REPRODUCES,), 1.0),
         "a-1": RecordedRun((REPRODUCES, differs("by half")), 1.0),
         "a-2": RecordedRun((cannot_be_told("no numbers"),), 1.0),
+        "a-4": RecordedRun((cannot_be_told("no numbers"), differs("by half")), 1.0),
     }
-    text = "4 of 5 experiments made: 1 reproduce, 1 differ, 1 cannot be told, 1 have no verdict yet"
+    text = "5 of 6 experiments made: 1 reproduce, 2 differ, 1 cannot be told, 1 have no verdict yet"
     assert tally(whole, runs) == text
     assert verdict(made[1], runs) == "reproduces; differs: by half"
     assert verdict(made[3], runs) == "no verdict recorded"

@@ -106,7 +106,7 @@ def tally(rows: Sequence[InventoryRow], recorded: Mapping[str, RecordedRun]) -> 
     verdicts = [verdict(row, recorded) for row in made]
     whole = sum(text == REPRODUCES for text in verdicts)
     part = sum("differs" in text for text in verdicts)
-    unknown = sum(text.startswith("cannot be told") for text in verdicts)
+    unknown = sum("cannot be told" in text and "differs" not in text for text in verdicts)
     without = verdicts.count(NO_CLAIM)
     rest = len(made) - whole - part - unknown - without
     counts = (
