@@ -21,7 +21,7 @@ def find(mounts: str, own: str) -> str:
 
 
 def _mounts(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the root and the mount point of each file system of cgroups of version 2."""
+    """Yield (root, mount point) of each cgroup file system of version 2."""
     for line in text.splitlines():
         fields, _, kind = line.partition(" - ")
         if kind.startswith("cgroup2 "):

@@ -1,4 +1,4 @@
-"""What the processes of a run may not do to others, enforced by the kernel for as long as they live.
+"""What the kernel keeps the processes of a run from doing to others, for as long as they live.
 
 ``enter_domain`` puts a keeper, and with it all ranks of its run, into a Landlock domain of their own. From there they
 cannot trace a process outside of it or read its memory (Linux 5.13), cannot send it a signal and cannot connect to its
@@ -76,7 +76,7 @@ def hide_memory() -> None:
 
 
 def become(user: dict[str, Any], log: int) -> None:
-    """Make this process that of a system user: its numbers, no other group, files for it alone."""
+    """Take on a system user: its user and group numbers, no other groups, new files readable by it alone."""
     os.fchown(log, user["uid"], user["gid"])  # a job may open /dev/stdout
     os.setgroups(user["groups"])
     os.setresgid(user["gid"], user["gid"], user["gid"])

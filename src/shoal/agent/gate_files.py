@@ -1,6 +1,6 @@
-"""The files by which an agent holds runs at the gate: one that holds them as long as it is there, one that they write.
+"""The files by which an agent holds runs at the gate: one holds a run while it exists, one is written by the run.
 
-Removing a file works on a full disk too: no run is held there for ever.
+Removing a file works on a full disk too, so no run is held there for ever.
 """
 
 import logging
@@ -59,5 +59,5 @@ class GateFiles:
 
 
 def enough_memory() -> bool:
-    """Return whether the host memory allows to start runs beside those that are to leave."""
+    """Return whether enough host memory is free to start runs beside those that are to leave."""
     return available_memory() >= _LEAST_FREE * total_memory()

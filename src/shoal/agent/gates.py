@@ -35,7 +35,7 @@ def promised(runs: Iterable[NodeRun], order: RunOrder, devices: int) -> tuple[in
 
 
 def goes_on(runs: Iterable[NodeRun], leaver: NodeRun) -> bool:
-    """Return whether a run that is to leave goes on: one that gets its devices has not arrived at the gate yet."""
+    """Return whether a run that is to leave goes on, because the run that gets its devices has not reached the gate."""
     devices = {*leaver.held}
     return leaver.order.yields and any(run.gated and not run.arrived and devices & {*run.devices} for run in runs)
 

@@ -86,7 +86,7 @@ def connect(folder: str, name: str, kind: int) -> socket.socket | None:
 
 
 def _in_folder(folder: str, name: str, call: Callable[[str], None]) -> None:
-    """Call with a name of the socket that is shorter than the 108 characters that the kernel allows, at any depth."""
+    """Call ``call`` with a name of the socket within the kernel's limit of 108 characters, however deep the folder."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         call(f"/proc/self/fd/{fd}/{name}")

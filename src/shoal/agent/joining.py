@@ -35,7 +35,7 @@ def join(
 
 
 def _valid(server: str, token: str, cafile: str | None) -> bool:
-    """Return whether the control plane accepts a token; an operator may have removed the node, and with it that."""
+    """Return whether the control plane accepts a token; an operator may have removed the node and its token."""
     with closing(_client(server, token, cafile)) as client:
         try:
             client.get("/v1/openapi.json", dict)

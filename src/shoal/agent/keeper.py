@@ -167,7 +167,7 @@ class Keeper:
         self._unsent += self._suspension.report
 
     def _act_on_time(self, now: float) -> None:
-        """Do what is due: end the lease, signal the time limit, kill ranks that should have left."""
+        """Carry out what is due: the lease's end, the time limit's signal, the kill of ranks that should have left."""
         self._warn(self._state.expire(now))
         if self._state.signal_due(now):
             self._send_signal()

@@ -49,7 +49,7 @@ class KeeperMessage(msgspec.Struct, frozen=True):
 
     @property
     def outcome(self) -> tuple[bool, int, float, str]:
-        """Of an order to suspend or to resume: whether the ranks are suspended, their bytes, the seconds, the cause."""
+        """Return the result of an order to suspend or resume: whether suspended, bytes, seconds, cause."""
         return self.event in ("suspended", "waiting"), self.bytes, self.seconds, self.cause
 
 
@@ -135,7 +135,7 @@ class KeeperServerHandle:
                 self._socket.send(packet.encode())
 
     def read(self) -> list[tuple[int, int]] | None:
-        """Return the keepers that died and left nothing, with their statuses; None if the server itself has died."""
+        """Return (number, status) of the keepers that died and have no process left; None if the server itself died."""
         assert self._socket is not None
         try:
             packet = self._socket.recv(256)
@@ -149,7 +149,7 @@ class KeeperServerHandle:
         return [(int(number), int(status))]
 
     def close(self, *, leave: bool = False) -> None:
-        """Close the connection and wait for the server, which has died or has no keeper left; unless left with some."""
+        """Close the connection and wait for the server to end; with ``leave`` it stays, with the keepers it has."""
         if self._socket is not None:
             self._socket.close()
         if self._process is not None and not leave:
@@ -272,7 +272,7 @@ class KeeperHandle:
         return "", False
 
     def kill(self) -> None:
-        """Kill the keeper: its ranks die with it. If it is still there at the next deadline, kill its server too."""
+        """Kill the keeper: its ranks die with it. If it is still alive at the next deadline, kill its server too."""
         if self._killed:
             self._server.kill_all()
             self._stop_by = self._lease = inf

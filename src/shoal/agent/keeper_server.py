@@ -173,7 +173,7 @@ class KeeperServer:
                 os.kill(pid, signal.SIGKILL)
 
     def _sweep(self) -> None:
-        """Kill what dead keepers left, which has become this process's child; report them when nothing is left."""
+        """Kill the processes that dead keepers left, now children of this process; report keepers with none left."""
         processes = all_processes()
         orphans = [p for p in processes if p.parent == os.getpid() and p.pid not in self._runs and p.state != "Z"]
         for process in [*orphans, *descendants([orphan.pid for orphan in orphans], processes)]:

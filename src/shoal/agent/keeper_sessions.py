@@ -95,12 +95,12 @@ class KeeperSessions:
         return pid, problem
 
     def ended(self, pid: int) -> str:
-        """Forget the session of a process that ended, and return it; empty if the process is none."""
+        """Forget the session whose command was this process, and return it; empty if it was no session's."""
         self._kill_at.pop(pid, None)
         return self._open.pop(pid, "")
 
     def hang_up(self, session: str, now: float) -> None:
-        """Send the hang-up signal to a session that its owner has left; what is left of it is killed later."""
+        """Send the hang-up signal to a session that its owner has left; processes that remain are killed later."""
         for pid, name in self._open.items():
             if name == session and pid not in self._kill_at:
                 self._kill_at[pid] = now + _HANGUP_SECONDS

@@ -64,16 +64,16 @@ class KeeperState:
         self.lease = max(self.lease, lease)
 
     def fail(self, now: float, why: str) -> None:
-        """Record that the ranks could not be started: whatever runs is killed at once."""
+        """Record that the ranks could not be started: any that run are killed at once."""
         self.why = self.why or why
         self.kill_at = now if self.kill_at is None else min(self.kill_at, now)
 
     def suspend(self, now: float) -> None:
-        """Note that the ranks are to be suspended; from now on they do not use up their time limit."""
+        """Note that the ranks are to be suspended; from now on time does not count towards their time limit."""
         self.suspended, self._suspended_at = True, now
 
     def go_on(self, now: float) -> None:
-        """Note that the ranks run again, or still."""
+        """Note that the ranks run: they were resumed, or could not be suspended."""
         self.suspended = False
         self._signal_at += now - self._suspended_at
 

@@ -38,7 +38,7 @@ def check(order: RunOrder, workspace: Workspace, roots: Sequence[Path], environ:
 
 
 def _workdir(order: RunOrder, workspace: Workspace, roots: Sequence[Path]) -> str:
-    """Return the working folder, resolved. Without ``roots`` it may be any: the job could change to it anyway."""
+    """Return the working folder, resolved. Without ``roots`` any is allowed: the job could change to it anyway."""
     job = workspace.job(order.id)
     resolved = os.path.realpath(job / (CODE if order.code is not None else order.workdir or ""))
     own = os.path.join(os.path.realpath(job.parent), job.name)
@@ -198,7 +198,7 @@ def _signal(order: RunOrder) -> dict[str, Any] | None:
 
 
 def _store(start: StartRanks) -> dict[str, Any] | None:
-    """Return the process, in the job's Python, where workers of a job resized in place meet; None if not kept here."""
+    """Return the process, in the job's Python, where workers resized in place meet; None if it is on another node."""
     order = start.order
     if order.roster is None or not order.roster.keeps_store:
         return None

@@ -1,4 +1,4 @@
-"""The lease files of a node's runs, from which jobs read until when they run and whether they are being stopped."""
+"""The lease files of a node's runs, from which a job reads the end of its lease and whether it is being stopped."""
 
 import logging
 from math import inf
@@ -13,14 +13,14 @@ LEASE_SECONDS = 1.0
 
 
 class LeaseFiles:
-    """The lease that each run's file has; infinite once it says that the job is being stopped."""
+    """The end of the lease in each run's file; infinite once the file states that the job is being stopped."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._written: dict[Key, float] = {}
 
     def renew(self, key: Key, lease: float) -> None:
-        """Write a longer lease, unless it adds little or the job is being stopped."""
+        """Write a longer lease, unless it is hardly longer or the job is being stopped."""
         if lease > self._written.get(key, 0.0) + LEASE_SECONDS:
             self.write(key, lease)
 

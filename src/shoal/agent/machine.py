@@ -1,4 +1,4 @@
-"""What an agent says of its machine when it connects: CPUs, memory, and whether it can limit those of runs."""
+"""What an agent reports of its machine when it connects: CPUs, memory, and whether it can limit those of runs."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from shoal.wire.messages import Hello
 
 
 def with_machine(hello: Hello, own_cgroup: str, no_cgroups: str) -> Hello:
-    """Return an agent's first message with its machine; ``no_cgroups`` says why runs have none, empty if they have."""
+    """Return an agent's first message with its machine; ``no_cgroups`` is why runs have no cgroups, else empty."""
     reason = no_cgroups or enable_limits(own_cgroup, f"shoal-agent-{hello.boot}")
     cpus, memory = machine_size()
     return msgspec.structs.replace(hello, cpus=cpus, memory=memory, no_limits=reason[:1000])

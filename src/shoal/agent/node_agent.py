@@ -133,7 +133,7 @@ class NodeAgent:
             raise self._rejected
 
     def _adopt(self, taken: TakenRuns) -> None:
-        """Go on with the suspended runs of earlier agents."""
+        """Take over the suspended runs of earlier agents."""
         self._hello = msgspec.structs.replace(self._hello, kept=[run.key for run in taken.runs])
         for server in taken.handles:
             self._servers.take(server)
@@ -294,7 +294,7 @@ class NodeAgent:
         return self._state.prepared((order.job, order.incarnation), *found)
 
     def _prepare(self, order: RunOrder) -> tuple[int, str, bool]:
-        """Return a port for the run, why it cannot start here, if it cannot, and whether that is the node's fault."""
+        """Return a port for the run; why it cannot start here, empty if it can; and whether the node is at fault."""
         key = order.job, order.incarnation
         try:
             self._workdirs[key] = launch.check(order, self._workspace, self._settings.roots, os.environ)
@@ -417,7 +417,7 @@ class NodeAgent:
         return [key for key in self._dead_keepers if self._keepers[key].server_died]
 
     def _sweep(self, lost: list[Key]) -> None:
-        """Kill what the keepers of a dead server left; their runs are over when nothing is left."""
+        """Kill the processes that keepers of a dead server left; their runs are over once none is left."""
         own = self._servers.own.pid
         others = self._other_children | ({own} if own is not None else set())
         if orphans.kill_orphans(others) and all(end_cgroup(self._keepers[key].cgroup) for key in lost):

@@ -103,7 +103,7 @@ class NodeState:
         return [report for run in self.runs.values() if (report := run.report())]
 
     def urgent_parts(self) -> tuple[tuple[object, ...], ...]:
-        """Return what of the reports is sent at once when it changes: everything but progress."""
+        """Return the parts of the reports that are sent at once when they change: everything but progress."""
         return tuple(map(_urgent_parts, self.reports()))
 
     def follow(self, orders: AgentOrders, *, first: bool = False) -> Actions:
@@ -123,7 +123,7 @@ class NodeState:
         return actions + self._seat()
 
     def arrived(self, key: Key) -> Actions:
-        """Record that a run is at the gate, or is not waited for any longer: runs whose devices it gets leave."""
+        """Record that a run is at the gate, or no longer awaited there: runs whose devices it gets leave."""
         self.runs[key].arrived = True
         return self._seat()
 
@@ -134,7 +134,7 @@ class NodeState:
         self.runs[run.key] = run
 
     def close(self, left: Collection[Key] = (), longest: float | None = None) -> Actions:
-        """Stop every run but those ``left`` to the next agent, and accept no new one: the agent is ending.
+        """Stop every run and accept no new one, since the agent is ending; runs in ``left`` stay for the next agent.
 
         No run gets more than ``longest`` seconds of grace.
         """
@@ -151,7 +151,7 @@ class NodeState:
         return {run.key for run in self.runs.values() if run.suspended and run.phase is RunPhase.RUNNING}
 
     def prepared(self, key: Key, port: int, cause: str = "", blameless: bool = False) -> Actions:
-        """Record that a run can start here, or the cause for which it cannot; ``blameless`` if that is the node's."""
+        """Record that a run can start here, or why it cannot; ``blameless`` if the node is at fault."""
         run = self.runs.get(key)
         if run is None or run.phase is not RunPhase.PREPARING:
             return []
@@ -187,7 +187,7 @@ class NodeState:
         run.done, run.saved, run.session = done, saved, session
 
     def turned(self, key: Key, suspended: bool, host_bytes: int = 0, seconds: float = 0.0, cause: str = "") -> Actions:
-        """Record how an order to suspend or to resume a run has ended; with a cause it could not be carried out."""
+        """Record the result of an order to suspend or to resume a run; with a ``cause`` it could not be carried out."""
         run = self.runs[key]
         run.suspended, run.turning = suspended, False
         run.suspension = SuspensionReport(
@@ -321,7 +321,7 @@ class NodeState:
         return [action for run in leavers if not gates.goes_on(runs, run) for action in self._stop(run, "")]
 
     def _has_predecessor(self, run: NodeRun) -> bool:
-        """Return whether an incarnation of the job is here that this one does not join: both write one checkpoint."""
+        """Return whether an earlier incarnation of the job is here, not to be joined: both write one checkpoint."""
         return any(
             other.order.job == run.order.job
             and other.phase not in (RunPhase.WAITING, RunPhase.ENDED)

@@ -1,4 +1,4 @@
-"""Folders of jobs that ended long ago: the agent names old ones and removes those the control plane has dropped."""
+"""Folders of jobs that ended long ago: the agent lists old ones and removes those the control plane has dropped."""
 
 import os
 import shutil
@@ -46,7 +46,7 @@ class OldFolders:
             self._scan(orders.keep)
 
     def _scan(self, keep: float) -> None:
-        """Name the next jobs in the order of their names, from where the last reading ended."""
+        """List the next jobs in the order of their names, from where the last reading ended."""
         limit, found = time.time() - keep, set[str]()
         for parent in self.workspace.parents_of_job_folders:
             # A folder may be missing, or be removed while it is read: the next reading names the rest.

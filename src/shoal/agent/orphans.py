@@ -29,7 +29,7 @@ _COMPLAIN_SECONDS = 10.0
 
 
 def place_of(home: Path) -> str:
-    """Return what tells this machine and home folder from every other one: two agents of a name cannot share both."""
+    """Return text that identifies this machine and home folder: two agents of one name cannot share both."""
     machine = ""
     with suppress(OSError):
         machine = Path("/etc/machine-id").read_text(encoding="ascii").strip()
@@ -62,7 +62,7 @@ def kill_orphans(others: Collection[int]) -> bool:
 def remains(records: Sequence[KeeperRecord], machine: str, spared: TakenRuns = NOTHING_TAKEN) -> list[Process]:
     """Return the live processes of these keepers and all they started, on this boot of the machine.
 
-    Those of runs that were taken over, and their servers, are not among them.
+    Those of runs that were taken over, and of their servers, are left out.
     """
     records = [record for record in records if record.machine == machine]
     processes = [process for process in all_processes() if process.state != "Z" and process.pid != os.getpid()]

@@ -35,8 +35,9 @@ def become_process(
 ) -> NoReturn:
     """In a child of a keeper: execute a program of the run, or write the problem to a pipe, which closes at exec.
 
-    ``process`` has the program's ``env``, beside the run's, and its ``argv`` if it is not the run's. The kernel kills
-    it with the keeper. With ``terminal`` its standard input is a terminal, which it controls.
+    ``process`` has the program's ``env``, added to the run's, and its ``argv`` if it differs from the run's. The kernel
+    kills the program when the keeper dies. With ``terminal`` the standard input is a terminal, which the program
+    controls.
     """
     try:
         if terminal:

@@ -47,7 +47,7 @@ Send = Callable[[Any, int], None]
 
 
 class Suspender:
-    """A suspender as its keeper sees it."""
+    """A suspender as its keeper controls it."""
 
     def __init__(self, pid: int, orders: int, answers: int) -> None:
         self.pid = pid
@@ -88,7 +88,7 @@ class RunSuspension:
 
     @property
     def report(self) -> list[bytes]:
-        """The lines for an agent that takes a run over: how it was suspended, or none while that is not known."""
+        """Return the lines that report the suspension to an agent that takes the run over; none until it is known."""
         return self._last if self._suspender is not None else []
 
     def order(self, command: bytes) -> None:
@@ -102,9 +102,9 @@ class RunSuspension:
             self._poll.register(self._suspender.fileno(), select.POLLIN)
 
     def answers(self, *, done: bool) -> list[bytes]:
-        """Return the lines for the agent on what the suspender did.
+        """Return the lines that report to the agent what the suspender did.
 
-        If it has ended, nothing can resume the processes: they are killed, unless the run is ``done``.
+        If the suspender has ended, nothing can resume the processes: they are killed, unless the run is ``done``.
         """
         found = [] if self._suspender is None else self._suspender.read()
         for event in [answer["event"] for answer in found]:

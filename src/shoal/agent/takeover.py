@@ -40,7 +40,7 @@ class TakenRun:
 
 @dataclass(slots=True)
 class TakenRuns:
-    """The runs that an agent has taken over, and what of earlier agents must be spared for them."""
+    """The runs that an agent has taken over, and the processes and folders of earlier agents to spare for them."""
 
     runs: list[TakenRun] = field(default_factory=list)
     handles: list[KeeperServerHandle] = field(default_factory=list)

@@ -46,7 +46,7 @@ class SystemUser:
         return {"uid": self.uid, "gid": self.gid, "groups": list(self.groups), "shown": shown}
 
     def hand_over(self, workspace: Workspace, job: str, key: Key) -> dict[str, str]:
-        """Make the folders in which a run writes the user's; return the variables that name the user and them."""
+        """Give a run's writable folders to the user; return the variables that name the user and the folders."""
         run, own, folder = workspace.run(key), workspace.own(key), workspace.job(job)
         for path in (run, own, own / "tmp"):
             path.mkdir(mode=0o700, exist_ok=True)

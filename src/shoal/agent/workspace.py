@@ -1,4 +1,4 @@
-"""The folders of a node: jobs, logs and run records. No name from outside leads out of them.
+"""The folders of a node: jobs, logs and run records. No name from outside can lead to a path outside them.
 
 Under the agent's home: ``jobs/<id>`` is a job's own folder, the same for every node with that home, so that a job which
 moves finds its checkpoint; ``nodes/<node>/logs/<id>/<incarnation>.<rank>.log`` are logs; a folder
@@ -221,9 +221,10 @@ class Workspace:
         shutil.rmtree(path, ignore_errors=True)
 
     def read_progress(self, key: Key) -> tuple[float, float | None, SessionReport | None] | None:
-        """Return what the job has written: done, saved if given, and its trainer library's report on the next line.
+        """Return what the job has written: its progress, the progress it saved, and its trainer library's report.
 
-        None if the first line is not one or two numbers; no report if the rest is not one.
+        The first line has one or two numbers, the second the report. None if the first line is anything else; no report
+        if the second cannot be read.
         """
         try:
             file = _open_plain(self.progress(key))

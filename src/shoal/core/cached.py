@@ -1,4 +1,4 @@
-"""A cached property without a lock: ``functools.cached_property`` of Python 3.11 takes one at each first reading."""
+"""A cached property without a lock: ``functools.cached_property`` of Python 3.11 acquires one at each first reading."""
 
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, overload

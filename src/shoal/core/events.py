@@ -421,8 +421,9 @@ class EventBatch(Value, frozen=True):
     def calls_for_decision(self, review_at: Seconds, verdict_codes: UInt8s) -> bool:
         """Return whether a decision is due; if not, the batch is only recorded and folded.
 
-        It is due at ``review_at``, after an urgent event, and if another job waits, as ``verdict_codes``, the reason
-        codes of the last decision, show, for the end of a run that was stopped or for a job to save its work.
+        A decision is due at ``review_at`` and after an urgent event. It is also due if a stopped run has ended or a job
+        has saved its work, and another job waits for that; ``verdict_codes``, the reason codes of the last decision,
+        show whether one does.
         """
         if self.now >= review_at:
             return True

@@ -29,9 +29,10 @@ class PredictedWork:
 
 @dataclass(frozen=True, slots=True)
 class JobLength:
-    """Work left of one job, and what that is based on most: earlier ``runs`` that were longer, ``of`` these jobs.
+    """Work left of one job, as ``runs`` earlier runs that were longer show it; ``of`` says whose runs.
 
-    ``low``, ``median`` and ``high`` are the 10th, 50th and 90th percentile. Without ``runs`` it has outlasted all.
+    ``low``, ``median`` and ``high`` are the 10th, 50th and 90th percentile. With ``runs`` 0 the job has outlasted all
+    earlier ones.
     """
 
     low: float
@@ -55,7 +56,7 @@ class LengthView(Protocol):
         ...
 
     def keep(self) -> None:
-        """Prepare for ``given`` to be called from other threads, and after later events."""
+        """Prepare ``given`` for calls from other threads, and after later events."""
         ...
 
     def given(self, job: JobNumber, done: float) -> JobLength | None:

@@ -45,7 +45,7 @@ class Suspensions:
     """The suspended jobs that a person holds, in a snapshot: they are not resumed."""
 
     def holding(self, jobs: Collection[JobNumber]) -> "Suspensions":
-        """Return this with those of its suspended jobs that are among these, which a person holds."""
+        """Return a copy in which the suspended jobs among ``jobs`` are marked as held by a person, and no others."""
         if not (jobs or self.held):
             return self
         held = frozenset(job for job in jobs if job in self.runs)

@@ -10,7 +10,7 @@ from shoal.core.units import JobNumber, Seconds
 class JobSuspended:
     """Every rank is suspended on its node, in ``seconds``, and holds ``bytes`` of host memory; nothing is lost.
 
-    With a ``cause`` it was to be resumed, and that was not possible yet: a decision at once tries it again, or not.
+    With a ``cause`` an attempt to resume the run has failed, and the event is urgent: the next decision may try again.
     """
 
     at: Seconds

@@ -24,7 +24,7 @@ def span(seconds: Seconds) -> str:
 
 
 def unit_of(seconds: Seconds) -> tuple[str, float]:
-    """Return the readable unit of a duration: its name and its seconds. It is used from two of it on."""
+    """Return the readable unit of a duration, its name and its seconds; a unit is used from two of it on."""
     return next((unit for unit in _UNITS if abs(seconds) >= 2 * unit[1]), _UNITS[-1])
 
 

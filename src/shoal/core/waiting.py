@@ -119,8 +119,8 @@ class WaitingJobs:
     def due(self) -> Iterator[tuple[JobNumber, str]]:
         """Yield jobs that may start now, with an empty text, and jobs that never can, with the cause.
 
-        The caller calls ``ended`` for the latter before it asks for the next. In order of admission, as far as one
-        does not follow from another.
+        The caller calls ``ended`` for the latter before it asks for the next. Jobs are in order of admission, except
+        that a job follows the one whose end lets it start or cancels it.
         """
         while self._touched:
             touched, self._touched = sorted(set(self._touched)), []

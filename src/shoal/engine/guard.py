@@ -103,7 +103,7 @@ class Guard:
         return (PolicyOverran(snapshot.now, fault),)
 
     def _known(self, snapshot: Snapshot) -> _Jobs:
-        """Return the jobs that run or that the policy has decided on before: others are likelier to be the cause."""
+        """Return the jobs that run or that the policy has decided on before; faults are likelier in the others."""
         columns = snapshot.columns
         return _positions(np.isin(columns.rows, self._decided) | (columns.held > 0))
 

@@ -68,7 +68,7 @@ class NodeUse:
             self.avoided = {other: nodes for other, nodes in self.avoided.items() if other != job}
 
     def available(self, topology: Topology, free: FreeGpus, ending: Mapping[int, int]) -> Topology:
-        """Return the cluster as policies see it: of a drained node only the GPUs in use, and so of a lost one.
+        """Return the cluster as policies see it: of a drained or lost node only the GPUs in use.
 
         A job on a lost node may be within its grace, and holds its GPUs until it is certain to be gone. GPUs of
         cancelled jobs, ``ending`` by node, are not in use there.

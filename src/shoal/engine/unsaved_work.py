@@ -66,8 +66,8 @@ class _Kept:
     def of(cls, snapshot: Snapshot, hidden: Mapping[int, Verdict], wished: Verdicts) -> "_Kept":
         """Return the jobs of a snapshot that keep their GPUs; not ``hidden`` ones, which quotas decide on.
 
-        Nor those that the policy gives no GPUs and that can be suspended, which loses nothing; unless their owner
-        declared that they keep their GPUs.
+        A job to which the policy gives no GPUs and that can be suspended is left out, since suspension loses nothing,
+        unless its owner declared that it keeps its GPUs.
         """
         flags, columns = snapshot.unstoppable.copy(), snapshot.columns
         flags[list(hidden)] = False
@@ -209,9 +209,10 @@ class _Wishes:
         return sorted(np.flatnonzero(speeds > 0).tolist(), key=lambda k: (k != here, -speeds[k]))
 
     def waiting(self, hidden: Mapping[int, Verdict]) -> dict[int, Verdict]:
-        """Return refusals of the granted jobs that do not fit, and of jobs that must not take GPUs they wait for.
+        """Return refusals of granted jobs that do not fit, and of jobs that would take the GPUs for which those wait.
 
-        These are jobs that could not be stopped for them, unless they would have ended before.
+        The latter are jobs that could not be stopped once started and that would not end before a job that waits can
+        start.
         """
         columns, snapshot = self._snapshot.columns, self._snapshot
         loss = self._kept.loss(self._disturbed)

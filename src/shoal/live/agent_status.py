@@ -83,9 +83,9 @@ class AgentStatus:
 
 
 def steady_runs(runs: Iterable[RunReport]) -> dict[RunKey, RunReport]:
-    """Return the reports of runs that are up, except those with what is judged again as time passes.
+    """Return, by job and incarnation, the reports of runs that are up and report nothing that changes with time alone.
 
-    That is what a trainer library reports, and what is saved.
+    Left out are reports with a training session, a save, a list of members or a suspension.
     """
     up = (run for run in runs if run.phase == "running" and run.saved is None and run.session is None)
     return {(run.job, run.incarnation): run for run in up if run.roster is None and run.suspension is None}

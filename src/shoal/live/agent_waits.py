@@ -100,12 +100,12 @@ class AgentWaits:
         return self._heap[0][0] if self._heap else inf
 
     def unsure(self, agent: AgentStatus) -> None:
-        """Note that it is not known which processes a node has, or that it has some of which no order speaks."""
+        """Note that it is not known which processes a node has, or that it has some that no order names."""
         if not agent.allocation:
             self._unclear.add(agent.node)
 
     def unclear(self) -> Iterator[AgentStatus]:
-        """Yield the agents whose node may have processes of which no order speaks."""
+        """Yield the agents whose node may have processes that no order names."""
         for index in tuple(self._unclear):
             agent = self.agents[index]
             if agent.last_report is not None and not agent.strays:
@@ -121,7 +121,7 @@ class AgentWaits:
                 self.look(agent, agent.quiet_at + grace)
 
     def next_settlement(self, agent: AgentStatus) -> Seconds:
-        """Return when the next run of a lost agent is gone, or a job may start since none of its ranks can be there."""
+        """Return when a run of a lost agent is next certain to be gone, or a blocked job may start for that."""
         if agent.quiet_at == -inf:
             return inf
         graces = {gang.launch.grace for gang in agent.gangs.values() if not gang.parts[agent.node].phase.over}

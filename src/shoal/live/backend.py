@@ -214,7 +214,7 @@ class LiveBackend(Backend):
             return self._acknowledgement(None)
 
     def look(self, look: Callable[[RunRegistry, Seconds], _T]) -> _T:
-        """Return what a function finds in the runs at the present time; it may change them as an engine reports."""
+        """Return ``look(runs, now)``, called under the lock; it may change the runs."""
         with self._lock:
             before = len(self._runs.events), self._runs.agents.changes
             found = look(self._runs, self.clock.now())
@@ -335,14 +335,14 @@ class LiveBackend(Backend):
         return self._runs.agents[node].last_report
 
     def heard(self) -> dict[str, Seconds]:
-        """Return by name of an allocation when its agent last reported; that of a whole node has the node's name."""
+        """Return the time of each agent's last report, by name of its allocation; a whole node's has the node's."""
         names = self.topology.nodes
         with self._lock:
             reports = ((agent.allocation or names[agent.node].name, agent.last_report) for agent in self._runs.agents)
             return {name: at for name, at in reports if at is not None}
 
     def with_machine(self, row: NodeRow, engine: str = "") -> NodeRow:
-        """Return a node's row with its machine's CPUs and memory, the free bytes of its disk, and its engine's word."""
+        """Return a node's row with CPUs and memory of its machine, free bytes of its disk, and its engine's state."""
         index = self.topology.node_index[row.name]
         agent = self._runs.agents[index]
         row = msgspec.structs.replace(row, disk_free=agent.disk_free, suspension=agent.suspension, engine=engine)

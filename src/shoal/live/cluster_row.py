@@ -20,7 +20,7 @@ def cluster_row(
     cluster: str,
     short_of_disk: str,
 ) -> wire.ClusterRow:
-    """Return the cluster's totals, of which ``holdings`` and the number of ``live`` jobs were read under the lock."""
+    """Return the cluster's totals; ``holdings`` and the number of ``live`` jobs were read under the lock."""
     running = sum(account.state in _RUNNING for account, _ in holdings.placed)
     return wire.ClusterRow(
         version=version,

@@ -1,8 +1,8 @@
 """Code that users ship with their jobs: archives in the control plane's home, by tenant and content.
 
-An archive is uploaded in parts and kept once its content has the digest that names it. A tenant's archives are its own:
-another tenant with the same content uploads it again, since an answer would tell what others have. The oldest archives
-that no live job uses are removed where there is no room.
+An archive is uploaded in parts and kept once its content has the digest that names it. Tenants share no archives: an
+answer that one is already there would disclose what other tenants have. The oldest archives that no live job uses are
+removed where there is no room.
 """
 
 import hashlib
@@ -36,7 +36,8 @@ CodeKey: TypeAlias = tuple[TenantId, str]
 class CodeStore:
     """The archives in a folder; ``in_use`` returns those of live jobs.
 
-    ``owner_of`` returns the tenant of a job, by number, that a node has a run of with this digest; None if it has none.
+    ``owner_of`` takes a node, a job's number and a digest; it returns the job's tenant if the node has a run of that
+    job with this code, else None.
     """
 
     folder: Path
@@ -106,7 +107,7 @@ class CodeStore:
         return own / f"{digest}{_DONE}", own / f"{digest}{_PART}"
 
     def _make_room(self, needed: int, wanted: Path) -> None:
-        """Remove the archives that were used least lately until there is room; ``InputError`` if there is none."""
+        """Remove the least recently used archives until there is room; ``InputError`` if there is none."""
         others = (path for path in self.folder.glob("*/*") if path != wanted)
         files = sorted(others, key=lambda path: path.stat().st_mtime)
         total = sum(path.stat().st_size for path in files) + (wanted.stat().st_size if wanted.exists() else 0)

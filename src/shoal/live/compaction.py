@@ -1,4 +1,4 @@
-"""Compaction of a live journal: when a segment is long enough, the next one begins with what it amounts to.
+"""Compaction of a live journal: when a segment is long enough, the next one begins with images of the state.
 
 Ended jobs move from memory to a table on disk, and are dropped after the retention, as are archived segments.
 """
@@ -126,7 +126,7 @@ class Compaction:
             return last_verdicts(self.journal.path, job)
 
     def with_forgotten(self, orders: AgentOrders, old: Sequence[JobId]) -> AgentOrders:
-        """Return an agent's orders with the retention, and with those of the jobs it named that are not known here."""
+        """Return an agent's orders with the retention and the ids of those jobs it named that are not known here."""
         gone = [job for job in old if job not in self.accounts.numbers and not self.ended.known(job)]
         return msgspec.structs.replace(orders, keep=self.keep, forget=gone)
 

@@ -73,7 +73,7 @@ class Resolver:
         raise InputError("after", wanted.job, f"{_ENDS[account.state]}, and this job would start only after it {only}")
 
     def _of_name(self, name: str, owner: TenantId) -> list[JobId]:
-        """Return the live jobs of this name and tenant, and those before in this request."""
+        """Return the live jobs of this name and tenant, and those that come earlier in this request."""
         live = self.accounts.live.values()
         found = [job.spec.id for job in live if job.launch.name == name and job.spec.tenant == owner]
         found += self.batch.get((owner, name), [])

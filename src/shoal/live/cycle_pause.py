@@ -1,7 +1,7 @@
 """How long the loop of a live control plane rests after a cycle.
 
-With many live jobs a cycle costs milliseconds, however few events it decides on. A rest in proportion to that cost lets
-events come together, bounds the loop's share of a core, and delays a decision by at most ``_LONGEST``.
+With many live jobs a cycle costs milliseconds, however few events it decides on. A rest in proportion to that cost
+gathers events in one batch, bounds the loop's share of a core, and delays a decision by at most ``_LONGEST``.
 """
 
 import threading

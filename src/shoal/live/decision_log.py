@@ -28,7 +28,7 @@ class LoggedDecision:
 
 @dataclass(slots=True)
 class DecisionLog:
-    """The latest decisions. After ``note`` of each that a journal has, ``number_to`` says which the last one was."""
+    """The latest decisions. After ``note`` of each decision in a journal, ``number_to`` sets their numbers."""
 
     _times: "array[float]" = field(default_factory=lambda: array("d"))
     _moved: deque[LoggedDecision] = field(default_factory=lambda: deque(maxlen=_MOST_MOVED))

@@ -97,7 +97,7 @@ class ElasticWorkers:
         return tuple((node, count) for node, count in left if count)
 
     def splits(self, kept: Iterable[int]) -> bool:
-        """Return whether of the members that one incarnation started on a node some are ``kept`` and others not."""
+        """Return whether of the workers that one incarnation started on a node some are ``kept`` and others are not."""
         parts: dict[tuple[int, int], set[bool]] = {}
         stays = set(kept)
         for number in self.members:

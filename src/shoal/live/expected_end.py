@@ -14,10 +14,10 @@ _QUANTILES = (0.5, 0.1, 0.9)
 
 
 def expected_end(account: Account, now: Seconds, lengths: LengthView | None) -> StartForecast | None:
-    """Return the seconds until a running job ends if it keeps its GPUs; None if that or its rate is not known.
+    """Return the seconds until a running job ends if it keeps its GPUs; None if its work or its rate is not known.
 
-    Declared work is lognormal about the declaration, given that it is more than is done; other work is as predicted by
-    ``lengths``.
+    Declared work is taken as lognormal about the declaration, given that it exceeds the work done; other work is as
+    predicted by ``lengths``.
     """
     work = account.spec.work
     if account.state is not JobState.RUNNING or account.rate <= 0:
@@ -37,14 +37,14 @@ def expected_end(account: Account, now: Seconds, lengths: LengthView | None) -> 
 
 
 def predicted(account: Account, now: Seconds, lengths: LengthView | None) -> JobLength | None:
-    """Return what earlier runs say that is left of a live job that declares no work; None where they say nothing."""
+    """Return the work left of a live job that declares none, predicted from earlier runs; None if it cannot be."""
     if lengths is None or account.spec.work is not None or not account.live:
         return None
     return lengths.given(account.number, account.progress(now))
 
 
 def length_in_words(account: Account, now: Seconds, lengths: LengthView | None, best_speed: float) -> str:
-    """Return how long a job that declares no work is expected to run on, and from what that is known; else "".
+    """Return a phrase on how long a job that declares no work will run on, and the runs it is predicted from; else "".
 
     ``best_speed`` is its rate on its best kind, 0 if that is not known.
     """

@@ -11,7 +11,7 @@ from shoal.wire.watch_messages import FairnessRow
 
 
 def job_rho(snapshot: Snapshot, now: Seconds) -> Floats:
-    """Return ρ by job: its time from submission to end, if it runs from now on, over that on 1/n of the GPUs.
+    """Return ρ by job: its time from submission to end if it runs from now on, over its time on 1/n of the GPUs.
 
     n is the number of live jobs. NaN for a job whose work is not known.
     """

@@ -202,15 +202,15 @@ class Gang:
 
     @property
     def suspended(self) -> bool:
-        """Whether it is suspended, or about to be or no longer to be."""
+        """Whether it is suspended, or an order to suspend or resume it is not yet carried out."""
         return self.turn % 2 == 1 or self.turned < self.turn
 
     def ran(self, now: Seconds) -> Seconds:
-        """Return for how many seconds it has run: not the time in which it was suspended."""
+        """Return for how many seconds it has run, without the time in which it was suspended."""
         return max(0.0, (now if self.suspended_at is None else self.suspended_at) - self.running_since)
 
     def go_on(self, now: Seconds) -> None:
-        """Note that it runs again after it was suspended, if it was."""
+        """Note that it runs again, if it was suspended."""
         if self.suspended_at is not None:
             self.running_since += now - self.suspended_at
             self.suspended_at = None
@@ -238,7 +238,7 @@ class Gang:
             self.session = report.session or self.session
 
     def update_progress(self, report: RunReport) -> None:
-        """Process the progress of a chain. Rank 0, which reports it, may move: older progress is ignored."""
+        """Process a report of the chain's progress. Rank 0, which reports it, may move: older progress is ignored."""
         if possible_progress(report.done) and report.done >= (self.done or 0.0):
             self.done, self.session = report.done, report.session or self.session
         if possible_progress(report.saved):

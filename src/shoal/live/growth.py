@@ -1,4 +1,4 @@
-"""Growth: how many GPUs more the last decision could use, by kind, for an engine that can bring nodes."""
+"""The GPUs, by kind, that the last decision lacked, for an engine that can bring nodes."""
 
 import numpy as np
 

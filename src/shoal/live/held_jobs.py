@@ -1,4 +1,4 @@
-"""The jobs of the live backend that may not start yet, and the times at which that or a time limit is due."""
+"""The jobs of the live backend that may not start yet, and when they may; when running jobs reach time limits."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -70,7 +70,7 @@ class HeldJobs:
         self.waiting.set_timer(number, running=True)
 
     def timers(self, now: Seconds) -> list[JobNumber]:
-        """End the timers that are due; return the jobs that waited for nothing else."""
+        """End the timers that are due; return the jobs that waited for their timer only."""
         due = self.releases.take_due(now)
         for number in due:
             self.waiting.set_timer(number, running=False)

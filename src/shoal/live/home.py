@@ -193,7 +193,7 @@ def known_cluster(home: Path) -> Topology | None:
 
 
 def _folded(path: Path, scenario: Scenario) -> tuple[Scheduler, Accounts]:
-    """Return the scheduler and the accounts after a journal: from its last segment's base on, if that can be read.
+    """Return the scheduler and the accounts after a journal, from the base of its last segment if that is readable.
 
     Else the segments before it are read too, back to the last base that can be read.
     """

@@ -1,4 +1,4 @@
-"""Which jobs changed when: for lists that are sorted again, and for pages that are sent what changed."""
+"""Which jobs changed when: lists are sorted again after changes, and pages are sent the changes."""
 
 import threading
 from collections import Counter
@@ -34,7 +34,7 @@ class JobChanges:
         self.note_verdict(job, id)
 
     def note_verdict(self, job: JobNumber, id: JobId = "") -> None:
-        """Remember a change that moves no job in a list: another verdict."""
+        """Remember a change of a job's verdict, which moves no job in a list."""
         with self._lock:
             self.number += 1
             _, known = self._last.pop(job, (0, ""))

@@ -1,7 +1,7 @@
-"""The predicted lengths that views show: those of the last decision, or of one shortly before it on a busy cluster.
+"""The predicted lengths that views show: those of the last decision or, on a busy cluster, of one shortly before it.
 
 Predictions must be prepared before other threads may read them, which takes milliseconds where jobs have hundreds of
-different names. So a loop that has more events to decide on spends at most a part of its time on that.
+different names. So a loop that has more events to decide on spends a limited part of its time on that.
 """
 
 from collections.abc import Callable
@@ -31,14 +31,14 @@ class KeptLengths:
     _not_before: Seconds = -inf
 
     def offer(self, lengths: LengthView | None) -> None:
-        """Take a decision's predictions, and prepare them if it is time for that."""
+        """Take a decision's predictions, and prepare them if the last preparation was long enough ago."""
         if lengths is not None:
             lengths.left  # noqa: B018  # whoever reads the decision's snapshot may read this much of them
         self._waiting = lengths
         self.catch_up(busy=True)
 
     def catch_up(self, *, busy: bool) -> None:
-        """Prepare the predictions offered last, if that was not done yet; if the loop is ``busy``, not too often."""
+        """Prepare the predictions offered last, unless they are prepared; a ``busy`` loop does so only now and then."""
         if self._waiting is None or (busy and self.clock() < self._not_before):
             return
         lengths, self._waiting = self._waiting, None

@@ -1,7 +1,8 @@
 """Native mode: an allocation for each part of a run, and nodes that are up while their engine says so.
 
-Bookkeeping; the caller holds the backend's lock. What an engine says never proves that a process has ended. It ends a
-part of a run only where no agent of it ever got an order, or where the engine is certain that no process is left.
+Bookkeeping; the caller holds the backend's lock. A report of the engine does not prove that a process has ended. It
+ends a part of a run only if no agent of that part ever got an order, or if the engine is certain that no process is
+left.
 """
 
 from collections.abc import Collection, Mapping
@@ -48,7 +49,7 @@ def run_parts(runs: RunRegistry) -> list[RunPart]:
 
 
 def set_up(runs: RunRegistry, up: Collection[int], now: Seconds) -> None:
-    """Make the nodes ``up`` that the engine says are, and no others; runs there go on."""
+    """Mark exactly those nodes as up that the engine reports as ``up``; runs on the others go on."""
     for index, node in enumerate(runs.agents.nodes):
         if node.up != (index in up):
             node.up = not node.up
@@ -56,7 +57,7 @@ def set_up(runs: RunRegistry, up: Collection[int], now: Seconds) -> None:
 
 
 def see(runs: RunRegistry, seen: Mapping[str, Seen], now: Seconds) -> None:
-    """Process what the engine reports of allocations, by name."""
+    """Process the engine's reports on allocations; ``seen`` is by name of the allocation."""
     for agent in tuple(runs.agents.of_runs):
         one = seen.get(agent.allocation)
         if one is None or not agent.gangs:

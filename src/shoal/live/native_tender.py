@@ -1,4 +1,4 @@
-"""Native mode in the tender: which allocations runs need, and what the engine says of those of a job."""
+"""Native mode in the tender: which allocations runs need, and what the engine reports on those of a job."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -54,7 +54,7 @@ def wanted_allocations(
 
 
 def engine_words(name: str, node: str, one: Seen | None, refused: str) -> str:
-    """Return a line on the allocation of a run's part on a node; empty if the engine ``name`` has said nothing."""
+    """Return a line on the allocation of a run's part on a node; empty if the engine has reported nothing."""
     if one is None:
         return f"{node}: {name} refused it: {refused}" if refused else ""
     state = {AllocationState.WAITING: "waits", AllocationState.UP: "runs"}.get(one.state, str(one.state))

@@ -105,7 +105,7 @@ class NodeHealth:
         return [] if self._drains.pop(node, None) is None else [NodeResumed(now, node)]
 
     def probe(self, now: Seconds, starting: Callable[[int], bool]) -> list[Event]:
-        """Return the probes that are due, except on nodes where a run is ``starting``, which is one."""
+        """Return the probes that are due, except on nodes where a run is ``starting``, which serves as the probe."""
         found: list[Event] = []
         for node, drain in self._drains.items():
             if now >= drain.probe_at:

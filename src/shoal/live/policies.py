@@ -55,7 +55,7 @@ class LivePolicies:
             before.close()
 
     def in_force(self, policy: str, tenant: TenantId | None) -> PolicyInForce:
-        """Return the deciding policy and the shadow's account, as a tenant may see it."""
+        """Return the deciding policy and the shadow's figures, as a tenant may see them."""
         shadow = self._shadow
         return PolicyInForce(policy, None if shadow is None else as_seen(shadow.row, tenant))
 

@@ -34,7 +34,8 @@ def quota_rows(accounts: Accounts) -> list[QuotaMessage]:
 class QueueLimit:
     """Refuses jobs beyond the most waiting ones of their tenant; the caller holds the control plane's lock.
 
-    ``admitted`` has the tenants of jobs that are admitted and not durable yet, of which some are in the accounts.
+    ``admitted`` has the tenants of admitted jobs that are not durable yet; some of these jobs are in the accounts
+    already.
     """
 
     admitted: dict[JobId, TenantId] = field(default_factory=dict)
@@ -54,7 +55,7 @@ class QueueLimit:
                 raise InputError("tenant", tenant, hint)
 
     def count(self, new: Iterable[JobSpec], durable: "Future[Any]") -> None:
-        """Count new jobs until they are durable, or in the accounts if that is earlier."""
+        """Count new jobs as waiting until they are durable or in the accounts, whichever comes first."""
         owners = {spec.id: spec.tenant for spec in new}
         self.admitted |= owners
         durable.add_done_callback(lambda _: [self.admitted.pop(id) for id in owners])

@@ -170,7 +170,7 @@ class RecoveredRuns:
             self._run_ended(job, event)
 
     def _turned(self, run: UnfinishedRun, event: events.JobSuspended | events.JobResumed) -> None:
-        """Note that a run was suspended or continues; suspended, it does not use up its time limit."""
+        """Note that a run was suspended or continues; suspended time does not count towards its time limit."""
         run.turn += bool(event.cause)
         run.turned = run.turn
         if isinstance(event, events.JobSuspended) and event.job in self.limits:

@@ -1,4 +1,4 @@
-"""Filter for progress and goodput reports of jobs: the ring gets those that can be true and differ from the last one.
+"""Filter for reports of jobs: passes on progress and goodput that are possible and differ from the last report.
 
 A job may report anything; this keeps false reports out of decisions and repeated ones out of the journal.
 """

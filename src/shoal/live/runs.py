@@ -272,7 +272,7 @@ class RunRegistry:
     def lose(self, key: AgentKey, now: Seconds, quiet_at: Seconds = -inf) -> None:
         """Mark an agent as lost, which was silent for too long, and with it the node that it served as a whole.
 
-        A run of it is gone ``quiet_at`` plus the run's grace.
+        A run of it is certain to be gone at ``quiet_at`` plus the run's grace.
         """
         agent = self.agents[key]
         agent.up, agent.quiet_at, agent.suspension = False, quiet_at, None
@@ -350,7 +350,7 @@ class RunRegistry:
     def _advance_agent(
         self, key: AgentKey, now: Seconds, others: Iterable[JobNumber] = (), unchanged: Collection[RunKey] = ()
     ) -> None:
-        """Advance the jobs of an agent, except runs ``unchanged``, and ``others``, which may have waited for it."""
+        """Advance the jobs of an agent, except its ``unchanged`` runs, and the ``others``, which may have waited."""
         here = [run[0] for run in self.agents[key].gangs if run not in unchanged]
         for job in dict.fromkeys([*here, *others]):
             if job in self._jobs:

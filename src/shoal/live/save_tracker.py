@@ -12,7 +12,7 @@ INTERVAL: Seconds = 60.0
 
 @dataclass(slots=True)
 class SaveTracker:
-    """What a job has saved and what of it the ring was sent, for one ``incarnation`` at a time."""
+    """What a job has saved and which part of that was sent to the ring, for one ``incarnation`` at a time."""
 
     incarnation: int = 0
     saved: float = 0.0
@@ -22,9 +22,9 @@ class SaveTracker:
     sent_at: Seconds = -inf
 
     def observe(self, now: Seconds, gang: Gang) -> Seconds | None:
-        """Return the age of a gang's last save if the ring is to be sent it, else None.
+        """Return the age of a gang's last save if it is to be sent to the ring, else None.
 
-        A job that saves when it is warned needs no more than one event in a run, whether or not it has saved yet.
+        A job that saves when it is warned causes at most one event in a run, whether or not it has saved yet.
         """
         if gang.incarnation != self.incarnation:
             self.incarnation, self.saved, self.sent, self.sent_at = gang.incarnation, gang.base, -1.0, -inf

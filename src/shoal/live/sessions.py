@@ -91,7 +91,7 @@ class RelayedSession:
         return f"{'node' if isinstance(self.agent, int) else 'allocation'} {self.agent_name}"
 
     def late(self, now: float) -> str:
-        """Return why it must be closed; empty if it need not be."""
+        """Return why the session must be closed; empty if it may stay."""
         if now - self.client_at >= _SILENT_SECONDS:
             return "its client has gone"
         if self.agent_at is None and now - self.opened >= _ATTACH_SECONDS:

@@ -1,4 +1,4 @@
-"""Agents that are silent: when they count as lost, and when the runs of a lost one are certainly gone."""
+"""Silent agents: when one counts as lost, and when the runs of a lost one are certainly gone."""
 
 from dataclasses import dataclass
 from math import inf
@@ -17,7 +17,7 @@ _LOOK_AGAIN: Seconds = 1.0
 
 @dataclass(slots=True)
 class Silence:
-    """Judges the silence of agents by their lease and the graces of their runs; the caller holds the backend's lock."""
+    """Decides from leases and graces which silent agents are lost; the caller holds the backend's lock."""
 
     runs: RunRegistry
     lease: Seconds

@@ -64,7 +64,7 @@ def _suspended(registry: "RunRegistry", job: LiveJob, gang: Gang, report: Suspen
 
 
 def _make_room(registry: "RunRegistry", gang: Gang, cause: str, now: Seconds) -> None:
-    """End the gangs that were to get the seats of one that could not be suspended; none of them has begun there."""
+    """End the gangs that wait for the seats of a gang that could not be suspended; none of them has begun there."""
     for node, count in gang.placement.seats:
         over = count - registry.nodes[node].gpus + sum(_held(other, node) for other in _others(registry, gang, node))
         for other in [*_others(registry, gang, node)][::-1]:

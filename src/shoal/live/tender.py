@@ -1,8 +1,8 @@
-"""Tends the allocations of a provider: nodes that its engine has join the cluster, and each gets one agent.
+"""Keeps the allocations of a provider: nodes that its engine has join the cluster, and each gets one agent.
 
 In native mode each part of a run gets one instead, which is closed with the run.
 
-An engine that does not answer changes nothing, and what it says never ends a run: only an agent's lease does.
+An engine that does not answer changes nothing, and its reports never end a run: only an agent's lease does.
 """
 
 import logging
@@ -261,7 +261,7 @@ class Tender:
         return f"{self.name}: {'; '.join(parts)}" if parts else ""
 
     def start(self) -> None:
-        """Tend in a thread until ``stop``."""
+        """Keep the allocations from a thread until ``stop``."""
         self._thread = threading.Thread(target=self._run, name="tender", daemon=True)
         self._thread.start()
 

@@ -23,7 +23,7 @@ _DELIVERY = 1000
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """A call: its thread, the CPU time at which it is interrupted, and a token that is taken by its end or by that."""
+    """A call: its thread, the CPU time at which it is interrupted, and a token that its end or interruption takes."""
 
     thread: int
     clock: int

@@ -94,7 +94,7 @@ class LastDecision:
         return "" if at < 0 else length_in_words(account, now, self.lengths, self.snapshot.columns.best_speed.item(at))
 
     def bid(self, job: JobNumber) -> float | None:
-        """Return what a job bids for a GPU, over the price; None if the policy does not say."""
+        """Return a job's bid for a GPU, divided by the price; None if the policy states none."""
         at = self.snapshot.position_of(job)
         if self._bids is None:
             self._bids = _bids(self.verdicts)
@@ -108,7 +108,7 @@ class LastDecision:
         return int(self.snapshot.columns.rows[self.verdicts.partners[at]])
 
     def remedy(self, account: Account, placed: Sequence[Account], now: Seconds) -> str:
-        """Return a sentence on what would let a waiting job run; empty if it runs. ``placed`` are jobs with GPUs."""
+        """Return what would let a waiting job run; empty for a running one. ``placed`` are the jobs with GPUs."""
         if account.state is JobState.HELD:
             return remedy_of(account)
         at = self.snapshot.position_of(account.number)
@@ -233,7 +233,7 @@ class ClusterViews:
         )
 
     def _change(self, account: Account) -> str:
-        """Return what would let a waiting job run; names nodes whose GPUs cannot be used, and why."""
+        """Return what would let a waiting job run, naming nodes whose GPUs cannot be used and why."""
         remedy = self.last.remedy(account, self._placed(), self.now) if self.last is not None else ""
         if not remedy or account.state is JobState.HELD:
             return remedy
@@ -277,7 +277,7 @@ class ClusterViews:
         return rows
 
     def seat_spans(self) -> list[SeatRow]:
-        """Return who held which GPUs when; the jobs of other tenants have no name, and one tenant together."""
+        """Return which job held which GPUs when; jobs of other tenants are unnamed, under one common tenant."""
         present = (span for account in self._placed() for span in spans_of(account, None))
         return [
             SeatRow(
@@ -392,7 +392,7 @@ class ClusterViews:
         )
 
     def _start(self, account: Account) -> StartForecast | None:
-        """Return when a waiting job is expected to start, counted from now rather than from the forecast."""
+        """Return when a waiting job is expected to start, in seconds from now."""
         found = self.forecasts.get(account.spec.id) if account.state in WAITING else None
         if found is None:
             return None

@@ -59,10 +59,10 @@ class Fingerprint:
 class Estimator:
     """Estimates by type, from square matrices (types × types) with NaN for unknown entries.
 
-    ``library[i, j]`` is the fraction that type i keeps beside type j where both serve as references; ``known[i, j]`` is
-    the fraction measured for them as the jobs in question. The library's entries for a type are not used for that
-    type's own fingerprint, nor its entries for two types for an estimate of that pair. Each of the two does serve among
-    the other's references.
+    ``library[i, j]`` is the fraction that type i keeps beside type j when both serve as references; ``known[i, j]`` is
+    the fraction measured for the two themselves. A fingerprint of a type leaves the library's entries for that type
+    out, and an estimate of a pair leaves out the library's entry for the pair. Each of the two does serve among the
+    other's references.
     """
 
     library: Floats

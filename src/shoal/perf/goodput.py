@@ -110,7 +110,7 @@ def best(fit: StepFit, limits: BatchLimits, noise: float, gpus: AnyInts, localit
 
 
 def _alone(fit: StepFit, limits: BatchLimits, noise: float, gpus: int, locality: int) -> Tuned | None:
-    """The best batch for one allocation, by the search in plain floats; None where its numbers are beyond floats."""
+    """Return the best batch for one allocation, by the search in plain floats; None where its numbers exceed floats."""
     if gpus < 1:
         return None
     pair = (fit.node, fit.network, fit.rack)[locality]

@@ -109,7 +109,7 @@ class _Runs:
         self.shown, self.mass = self.bins.tobytes(), None
 
     def distribution(self, shift: int) -> Floats:
-        """Return the probability by bin, of lengths that are this many bins shorter."""
+        """Return the probability by bin, of lengths shorter by this many bins."""
         if shift:
             return _distribution(self.shown, shift)
         if self.mass is None:
@@ -122,7 +122,7 @@ class _Runs:
         return self.bins[at:] + self.bins[:at]
 
     def copied(self) -> "_Runs":
-        """Return a copy that can go on by itself."""
+        """Return an independent copy."""
         return _Runs(self.most, self.count, self.bins[:], self.due, self.shown, self.mass)
 
 

@@ -53,7 +53,7 @@ def latest(key: Key) -> int:
 
 
 def in_words(key: Key) -> str:
-    """Return whose runs those of a key are, to follow "earlier runs"."""
+    """Return whose runs those of a key are, as words that follow "earlier runs"."""
     return _WORDS[key[0]].format(*key[1:])
 
 

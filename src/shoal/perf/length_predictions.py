@@ -76,7 +76,7 @@ class Predictions:
         return PredictedWork(mean, low, median, high)
 
     def keep(self) -> None:
-        """Prepare for ``given`` to be called from other threads, and after later events."""
+        """Prepare ``given`` for calls from other threads, and after later events."""
         self.left  # noqa: B018
         classes = np.unique(self._columns.length_class).tolist()
         self._kept = {number: self._history.prediction(number) for number in classes if number >= 0}

@@ -107,5 +107,5 @@ class Calibration:
         self.shown = np.sort(np.clip(self.tracked, 0.001, 0.999), axis=1)
 
     def copied(self) -> "Calibration":
-        """Return a copy that can go on by itself."""
+        """Return an independent copy."""
         return Calibration(self.tracked.copy(), self.counts.copy(), self.shown)

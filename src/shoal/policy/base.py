@@ -49,9 +49,9 @@ class Served(Value, frozen=True):
 
 
 def all_fit(snapshot: Snapshot) -> Verdicts | None:
-    """Verdicts that grant every job its gang, if all gangs fit on a cluster of one kind; otherwise None.
+    """Return verdicts that grant every job its gang, if all gangs fit on a cluster of one kind; otherwise None.
 
-    Most decisions are like this, and then the order of service does not matter. With several kinds it does: it says
+    Most decisions are like this, and then the order of service does not matter. With several kinds the order decides
     which job gets the faster one.
     """
     columns, capacity = snapshot.columns, snapshot.cluster.capacity

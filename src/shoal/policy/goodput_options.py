@@ -1,9 +1,9 @@
 """The allocations that each job could have, and its rate on each: what goodput policies choose from.
 
-One formulation for all jobs. A job whose batch size may be adapted has the goodput that its agent reports, at the best
-batch for each allocation, and at most twice the GPUs it has ever had; a job that is only elastic has the rates of its
-curve; a job of fixed size has its speed. Allocations are single nodes, in part or whole, and several whole nodes, of
-one kind; a gang that is none of these may still have what it requested. The seats that a job holds are one more option.
+All jobs have one form. A job whose batch size may be adapted has the goodput that its agent reports, at the best batch
+for each allocation, and at most twice the GPUs it has ever had; a job that is only elastic has the rates of its curve;
+a job of fixed size has its speed. Allocations are single nodes, in part or whole, and several whole nodes, of one kind;
+a gang that is none of these may still have what it requested. The seats that a job holds are one more option.
 
 References: Qiao et al., OSDI 2021, §3 and §4.2; Jayaram Subramanya et al., SOSP 2023 (kinds).
 """
@@ -158,7 +158,7 @@ def most_explored(spec: JobSpec, report: GoodputReport | None) -> int:
 
 
 def _usable(spec: JobSpec) -> int:
-    """The most GPUs that a job may have and that its batch limits leave a sample each."""
+    """Return the most GPUs that a job may have and for which its batch limits leave a sample each."""
     useful = spec.limits.most // max(spec.limits.least_local, 1) if spec.limits is not None else spec.max_gpus
     return max(min(spec.max_gpus, useful), spec.min_gpus)
 
@@ -308,9 +308,9 @@ def _stays(
 def _rate_there(
     snapshot: Snapshot, i: int, placement: Placement, alike: Floats, report: GoodputReport | None, aware: bool
 ) -> float:
-    """The rate on the seats a job holds: the first of ``alike`` above 0, if any.
+    """Return the rate on the seats a job holds: the first positive one of ``alike``, if any, else the model's.
 
-    These are its rates on the options with as many GPUs, no nearer together.
+    ``alike`` are its rates on the options with as many GPUs, no nearer together.
     """
     for rate in alike.tolist():
         if rate > 0:

@@ -131,7 +131,7 @@ class EngineRefusal(ShoalError):
 
 
 class EngineAway(ShoalError):
-    """The engine did not answer; the text says how. What was seen before stays as it is."""
+    """The engine did not answer, as the text describes. What was seen before stays as it is."""
 
 
 class Provider(Protocol):
@@ -158,7 +158,7 @@ class Provider(Protocol):
         ...
 
     def close(self, ref: str, grace: Seconds) -> None:
-        """Have an allocation warned and, after ``grace`` seconds, ended; ``seen`` tells the rest. May be repeated."""
+        """Have an allocation warned and, ``grace`` seconds later, ended; ``seen`` shows the result. May be repeated."""
         ...
 
     def ask(self, kinds: Mapping[str, int]) -> None:

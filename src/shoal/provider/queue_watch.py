@@ -17,8 +17,8 @@ COLUMNS = (
 class QueueWatch:
     """Jobs that an engine had since the watch began, the latest line of each; ``look`` writes them to ``file``.
 
-    ``rows`` lists the engine's jobs: it takes the lines so far and returns by job the lines of ``COLUMNS`` that are new
-    or changed; ``EngineAway`` without an answer. It must change nothing.
+    ``rows`` lists the engine's jobs: it takes the lines so far and returns, by job, the lines of ``COLUMNS`` that are
+    new or changed. It raises ``EngineAway`` if the engine does not answer, and changes nothing in the engine.
     """
 
     file: Path

@@ -60,7 +60,7 @@ _NO_TRIES = Tries(float("-inf"), FIRST_PAUSE)
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What earlier calls did and saw; ``since`` has by ref the state of an open allocation and when that began."""
+    """What earlier calls did and saw; ``since`` has, by ref of an open allocation, its state and when that began."""
 
     opened: Mapping[str, Tries] = field(default_factory=lambda: MappingProxyType({}))
     closed: Mapping[str, Tries] = field(default_factory=lambda: MappingProxyType({}))
@@ -81,8 +81,8 @@ def reconcile(
 ) -> tuple[list[Act], Memory]:
     """Return what to do now, and the memory for the next call.
 
-    ``seen`` is what the engine reports, None if it did not answer: then nothing is done or changed. ``heard`` has, by
-    name of an allocation, when its agent last reported; ``silence`` is how long an agent may not.
+    ``seen`` is what the engine reports, None if it did not answer: then nothing is done or changed. ``heard`` has the
+    time of each agent's last report, by name of its allocation; ``silence`` is the longest time without a report.
 
     - A wanted allocation that is not open is opened; again after pauses that double up to ``LONGEST_PAUSE``.
     - An open one that is not wanted, or a second one of the same name, is closed; again after such pauses.
@@ -127,7 +127,7 @@ def _surplus(
 
 
 def _since(seen: Sequence[Seen], memory: Memory, now: Seconds) -> dict[str, tuple[AllocationState, Seconds]]:
-    """Return by ref of an open allocation its state and since when it was seen in it."""
+    """Return, by ref of an open allocation, its state and the time at which it was first seen in it."""
     found = {}
     for one in seen:
         if one.state.open:

@@ -112,7 +112,7 @@ class AgentReports:
         return PendingReport(holder, wait=context.order_waits.begin(holder.agent, report, seconds, done))
 
     def _latest(self, agent: str, report: AgentReport, orders: AgentOrders) -> AgentOrders:
-        """Return the orders after a change; those before it where the agent has to register again, as it then finds."""
+        """Return the orders after a change; the earlier ones if the agent must register again, as it will learn."""
         try:
             return latest_orders(self.context, agent, report)
         except Exception:

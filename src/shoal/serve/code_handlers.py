@@ -27,18 +27,18 @@ class FetchQuery(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 async def code_status(context: AppContext, call: Call) -> wire.CodeStatus:
-    """How much of an archive of shipped code is there."""
+    """Return how much of an archive of shipped code is there."""
     return await asyncio.to_thread(_store(context).status, _tenant(call), call.path["digest"])
 
 
 async def send_code(context: AppContext, call: Call) -> wire.CodeStatus:
-    """Take a part of an archive of shipped code."""
+    """Store a part of an archive of shipped code."""
     body: wire.CodePart = call.body
     return await asyncio.to_thread(_store(context).receive, _tenant(call), call.path["digest"], body)
 
 
 async def fetch_code(context: AppContext, call: Call) -> wire.CodePart:
-    """A part of the archive of a run on the agent's node."""
+    """Return a part of the archive of a run on the agent's node."""
     query: FetchQuery = call.query
     agent, digest = call.holder.agent, call.path["digest"]
     tenant = _store(context).owner_of(agent, query.job, digest) if agent else None

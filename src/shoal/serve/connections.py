@@ -1,7 +1,7 @@
 """Bounds on connections: how many an address may have open, and how long a request may take to arrive.
 
-A connection is a stranger's until a request on it has shown a valid token. Where an address has too many strangers, or
-the process too many files, the oldest stranger is closed to admit a new one: a caller shows its token within
+A connection is a *stranger* until a request on it has shown a valid token. If an address has too many strangers, or the
+process too many open files, the oldest stranger is closed to admit a new one: a caller shows its token within
 milliseconds, while connections that hold back their request become the oldest.
 """
 
@@ -46,7 +46,7 @@ def _most_connections() -> int:
 
 @dataclass(slots=True)
 class _Open:
-    """An open connection; ``role`` and ``token`` are of the token it showed, None and empty for a stranger's."""
+    """An open connection; ``role`` and ``token`` are those of the token it showed, None and empty for a stranger."""
 
     address: str
     socket: socket.socket
@@ -266,7 +266,7 @@ class BoundedProtocol(H11Protocol):
 
 
 def group_of(address: str) -> str:
-    """Return what counts as one address: an IPv4 address, or the /64 network that an IPv6 customer has to itself."""
+    """Return the text under which an address is counted: an IPv4 address itself, of IPv6 the /64 network."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -59,7 +59,7 @@ class PageRowsAPI(Protocol):
 
 
 class PoliciesAPI(Protocol):
-    """The policy that decides, and one that is asked beside it."""
+    """The policy that decides, and the shadow policy that is asked beside it."""
 
     def switch(self, policy: str) -> "Future[None]":
         """Let this policy decide from the next decision on."""
@@ -68,7 +68,7 @@ class PoliciesAPI(Protocol):
         """Ask this policy beside the deciding one; None asks none."""
 
     def in_force(self, policy: str, tenant: str | None) -> PolicyInForce:
-        """Return the deciding policy, whose name is given, and the shadow's account as a tenant may see it."""
+        """Return the deciding policy, whose name is given, and the shadow's figures as a tenant may see them."""
 
 
 class MembersAPI(Protocol):
@@ -118,10 +118,10 @@ class ControlPlaneAPI(Protocol):
         """List the live jobs, with ``ended`` also those that ended, of which ``only`` selects some."""
 
     def job(self, job: str, tenant: str | None) -> wire.JobDetail:
-        """Everything about one job."""
+        """Return everything about one job."""
 
     def offer(self, app: str, tenant: str | None) -> wire.AppOffer:
-        """How an app stands before the next auction."""
+        """Return an app's standing before the next auction."""
 
     def bid(self, app: str, valuation: wire.AppBidMessage, tenant: str | None) -> "Future[None]":
         """Record an app's valuation of GPUs."""
@@ -140,7 +140,7 @@ class ControlPlaneAPI(Protocol):
         """Give a drained node runs again."""
 
     def share(self, tenant: str | None) -> list[wire.TenantRow]:
-        """GPUs and GPU-seconds by tenant."""
+        """Return GPUs and GPU-seconds by tenant."""
 
     def set_quota(self, wanted: wire.QuotaMessage) -> "Future[None]":
         """Set a tenant's quota."""
@@ -160,7 +160,7 @@ class ControlPlaneAPI(Protocol):
         """List the jobs that ended and the resources they used."""
 
     def cluster(self) -> wire.ClusterRow:
-        """Summary of the cluster; never blocks."""
+        """Return the summary of the cluster; never blocks."""
 
     def hello(self, hello: wire.Hello) -> wire.AgentOrders:
         """Register an agent; never blocks."""
@@ -169,10 +169,10 @@ class ControlPlaneAPI(Protocol):
         """Take an agent's report and return its orders; never blocks."""
 
     def generation(self, node: str, allocation: str = "") -> int:
-        """Generation of an agent's orders: rises with each change, and when a log is to be read there."""
+        """Return the generation of an agent's orders: it rises with each change, and when a log is to be read there."""
 
     def touched(self) -> Collection[str]:
-        """Names of the nodes whose generation may have risen since the last call; never blocks."""
+        """Return the names of the nodes whose generation may have risen since the last call; never blocks."""
 
     def listen(self, callback: Callable[[], None]) -> None:
         """Call ``callback``, from any thread, whenever orders or the last decision changed."""
@@ -180,14 +180,14 @@ class ControlPlaneAPI(Protocol):
     def read_log(
         self, job: str, tenant: str | None, *, incarnation: int | None, rank: int, offset: int, most: int
     ) -> "Future[wire.LogPart]":
-        """Part of a rank's log; resolves when its node has sent it."""
+        """Request a part of a rank's log; the future resolves when its node has sent it."""
 
     @property
     def sessions(self) -> SessionRelay:
         """The sessions inside running jobs."""
 
     def open_session(self, job: str, tenant: str | None, wanted: wire.NewSession, caller: str) -> wire.SessionOpened:
-        """Start a command inside a running job; ``caller`` is whose limits apply."""
+        """Start a command inside a running job; the limits of ``caller`` apply."""
 
     def figures(self) -> ControlPlaneFigures:
-        """Figures for ``/v1/metrics``; empties the lists of decision and commit times."""
+        """Return the figures for ``/v1/metrics``, and empty the lists of decision and commit times."""

@@ -21,7 +21,7 @@ class DecisionsQuery(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class DecisionQuery(Struct, forbid_unknown_fields=True, frozen=True):
-    """Most jobs to list, those that moved first."""
+    """The most jobs to list, those that moved first."""
 
     limit: Annotated[int, Meta(ge=1, le=5000)] = 1000
 
@@ -34,7 +34,7 @@ async def decisions(context: AppContext, call: Call) -> list[DecisionRow]:
 
 
 async def decision(context: AppContext, call: Call) -> DecisionDetail:
-    """Make a past decision again: its snapshot, every verdict with its reason, and whether it comes out the same."""
+    """Make a past decision again: its snapshot, all verdicts with their reasons, and whether it comes out the same."""
     text, query = call.path["decision"], call.query
     if not (text.isascii() and text.isdigit() and len(text) <= 16):
         raise _unknown(text)

@@ -32,17 +32,17 @@ class RequestError(Exception):
 
 
 def bad_input(error: InputError, status: int = 422) -> RequestError:
-    """Refusal for bad input; text is cut to 500 characters."""
+    """Return the refusal of bad input; its text is cut to 500 characters."""
     return RequestError(status, _short(str(error)), error.field, _plain(error.value), error.hint)
 
 
 def unknown_job(job: str) -> RequestError:
-    """404 for a job that does not exist or that the caller may not see: both are answered alike."""
+    """Return 404 for a job that does not exist or that the caller may not see: both are answered alike."""
     return bad_input(InputError("job", job, "there is no such job; `shoal queue --all` lists yours"), 404)
 
 
 def unknown_app(app: str) -> RequestError:
-    """404 for an app without live jobs that the caller may see."""
+    """Return 404 for an app without live jobs that the caller may see."""
     return bad_input(InputError("app", app, "there is no such app: no live job of yours names it"), 404)
 
 

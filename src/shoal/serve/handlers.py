@@ -34,7 +34,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,79}\Z")
 
 
 class Health(Struct, frozen=True, omit_defaults=True):
-    """The loop is alive, and this version runs; ``short_of_disk``: it refuses new work until there is room again."""
+    """Whether the loop is alive, the version, and why new work is refused, if it is: ``short_of_disk``."""
 
     version: str
     short_of_disk: bool = False
@@ -119,21 +119,21 @@ async def jobs(context: AppContext, call: Call) -> list[wire.JobRow]:
 
 
 async def job(context: AppContext, call: Call) -> wire.JobDetail:
-    """Everything about one job."""
+    """Return everything about one job."""
     name = call.path["job"]
     with not_found_as_404(name):
         return await asyncio.to_thread(context.control_plane.job, name, call.holder.sees)
 
 
 async def training(context: AppContext, call: Call) -> TrainingRows:
-    """Figures of a job's training over time, as it reported them."""
+    """Return the figures of a job's training over time, as it reported them."""
     name = call.path["job"]
     with not_found_as_404(name):
         return TrainingRows(name, await asyncio.to_thread(context.control_plane.pages.training, name, call.holder.sees))
 
 
 async def log(context: AppContext, call: Call) -> wire.LogPart:
-    """Part of a rank's log."""
+    """Return a part of a rank's log."""
     name = call.path["job"]
     query: LogQuery = call.query
     with not_found_as_404(name):
@@ -149,7 +149,7 @@ async def log(context: AppContext, call: Call) -> wire.LogPart:
 
 
 async def offer(context: AppContext, call: Call) -> wire.AppOffer:
-    """How an app stands before the next auction, and what will be on offer."""
+    """Return an app's standing before the next auction, and the GPUs that will be on offer."""
     app = call.path["app"]
     with not_found_as_404(app, unknown_app):
         return await asyncio.to_thread(context.control_plane.offer, app, call.holder.sees)
@@ -176,7 +176,7 @@ async def report_search(context: AppContext, call: Call) -> None:
 
 
 async def searches(context: AppContext, call: Call) -> list[SearchRow]:
-    """List the searches that have reported, the last first."""
+    """List the searches that have reported, the latest report first."""
     return context.searches.rows(call.holder.sees)
 
 
@@ -201,7 +201,7 @@ async def resume_node(context: AppContext, call: Call) -> None:
 
 
 async def share(context: AppContext, call: Call) -> list[wire.TenantRow]:
-    """GPUs held and GPU time used, by tenant."""
+    """Return the GPUs held and the GPU time used, by tenant."""
     return await asyncio.to_thread(context.control_plane.share, call.holder.sees)
 
 
@@ -217,12 +217,12 @@ async def quotas(context: AppContext, call: Call) -> list[wire.QuotaMessage]:
 
 
 async def acct(context: AppContext, call: Call) -> list[wire.AcctRow]:
-    """Jobs that ended and the resources they used."""
+    """List the ended jobs and the resources they used."""
     return await asyncio.to_thread(context.control_plane.acct, call.holder.sees)
 
 
 async def cluster(context: AppContext, call: Call) -> wire.ClusterRow:
-    """Summary of the cluster."""
+    """Return the summary of the cluster."""
     return await asyncio.to_thread(context.control_plane.cluster)
 
 
@@ -332,17 +332,17 @@ async def revoke_token(context: AppContext, call: Call) -> None:
 
 
 async def metrics(context: AppContext, call: Call) -> Response:
-    """Metrics for Prometheus; also without a token from the same machine."""
+    """Return metrics for Prometheus; also without a token from the same machine."""
     return Response(await asyncio.to_thread(context.metrics.text), headers={"Content-Type": MEDIA})
 
 
 async def health(context: AppContext, call: Call) -> Health:
-    """Whether the loop is alive."""
+    """Return whether the loop is alive."""
     return Health(context.version, bool(context.control_plane.short_of_disk))
 
 
 async def openapi(context: AppContext, call: Call) -> dict[str, Any]:
-    """This description."""
+    """Return this description."""
     return context.description
 
 
@@ -368,7 +368,7 @@ def not_found_as_404(name: str, unknown: Callable[[str], RequestError] = unknown
 
 
 async def _resolved(context: AppContext, future: "Future[_T]", seconds: float) -> bool:
-    """Wait for a future that may take long; False on time-out or when the server stops."""
+    """Wait for a future that may take long; return False on time-out or when the server stops."""
     future.add_done_callback(lambda _: context.notifier.notify())
     return await context.notifier.until(future.done, seconds)
 

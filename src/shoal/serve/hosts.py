@@ -1,6 +1,6 @@
 """Names by which callers may address a server.
 
-A page on the web can have its own name resolve to this server (DNS rebinding), but it cannot send another name.
+A web page can make its own name resolve to this server (DNS rebinding), but its browser still sends the page's name.
 """
 
 import ipaddress
@@ -22,7 +22,7 @@ def own_hosts(bound: str, more: Iterable[str] = ()) -> frozenset[str]:
 def is_own_host(given: str, hosts: Collection[str]) -> bool:
     """Whether a ``Host`` header names this server: by one of its names or by an IP address.
 
-    No page can have an IP address lead elsewhere, so that any is accepted.
+    Any IP address is accepted, since no page can make one lead elsewhere.
     """
     match = _HOST.match(given)
     if match is None:

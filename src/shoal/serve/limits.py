@@ -112,8 +112,8 @@ class Places:
 class _Turn:
     """The open requests of one caller for one route, counted by question, and the answers to these questions.
 
-    An answer has the time at which it was begun. It is dropped with the last request for it. ``begun`` is the time at
-    which the latest was.
+    Each answer is kept with the time at which it was begun, until the last request for it ends. ``begun`` is the latest
+    of these times.
     """
 
     free: asyncio.Semaphore
@@ -135,8 +135,8 @@ class Turns:
         """Return the answer that ``find`` gives when it is the caller's turn.
 
         A request that waited takes the answer to the same question that was begun while it waited. For a caller with
-        more than ``_CROWD`` requests an answer begins ``_CROWD_SECONDS`` after the last, so that more of them share it:
-        the server has time for others.
+        more than ``_CROWD`` requests an answer begins ``_CROWD_SECONDS`` after the last one began, so that more
+        requests share it and the server has time for other callers.
         """
         loop = asyncio.get_running_loop()
         asked = loop.time()

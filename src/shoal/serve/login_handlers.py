@@ -28,7 +28,7 @@ async def log_in(context: AppContext, call: Call) -> LoginRow:
 
 
 async def login(context: AppContext, call: Call) -> LoginRow:
-    """The token that the caller acts with."""
+    """Return the token that the caller acts with."""
     found = context.logins.holder(call.cookie.secret) if call.cookie.secret else None
     return _row(call.holder, call.holder.expires if found is None else found[1])
 

@@ -26,7 +26,7 @@ class Metrics:
         self._registry.register(_ClusterCollector(control_plane))
 
     def answered(self, method: str, route: str, status: int) -> None:
-        """Count a request under its route's template: arbitrary paths must not become time series."""
+        """Count a request under its route's template, since arbitrary paths must not become time series."""
         self._requests.labels(method if method in _METHODS else "other", route, str(status)).inc()
 
     def text(self) -> bytes:

@@ -193,11 +193,11 @@ class EndWatcher:
         threading.Thread(target=self._run, name="ends", daemon=True).start()
 
     def wake(self) -> None:
-        """Say that something may have changed; callable from any thread, and quick."""
+        """Report that something may have changed; callable from any thread, and quick."""
         self._wake.set()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop looking for ended jobs."""
         self._stopped.set()
         self._wake.set()
 

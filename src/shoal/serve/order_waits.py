@@ -1,4 +1,4 @@
-"""Requests of agents that wait for a change of their orders: a change costs a look at its own agent's alone."""
+"""Requests of agents that wait for a change of their orders; a change examines its own agent's request only."""
 
 import asyncio
 from collections.abc import Callable

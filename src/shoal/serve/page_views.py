@@ -74,9 +74,9 @@ def _cluster(control_plane: ControlPlaneAPI, usage: UsageSampler, tenant: str | 
 
 @dataclass(slots=True)
 class _LiveJobs:
-    """The rows of the live jobs, encoded: each call makes those again that changed, and a slice of all others in turn.
+    """The rows of the live jobs, encoded: each call renews those that changed, and a slice of all others in turn.
 
-    The words of the others may still have changed, such as how many GPUs are left when a job's turn comes.
+    Sentences in the others may have changed too, such as how many GPUs are left when a job's turn comes.
     """
 
     control_plane: ControlPlaneAPI

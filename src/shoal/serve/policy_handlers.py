@@ -1,4 +1,4 @@
-"""Handlers about policies."""
+"""Handlers of policies: which there are, which decides, and a shadow policy beside it."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ async def policies(context: AppContext, call: Call) -> list[PolicyRow]:
 
 
 async def in_force(context: AppContext, call: Call) -> PolicyInForce:
-    """The policy that decides, and what a policy asked beside it would have done differently."""
+    """Return the policy that decides, and what a policy asked beside it would have done differently."""
     return context.control_plane.policies.in_force(context.control_plane.cluster().policy, call.holder.sees)
 
 

@@ -181,7 +181,7 @@ def _tokens(home: Path) -> Tokens:
 
 
 def _secret(path: Path, tokens: Tokens, new: NewToken) -> str:
-    """Return the secret of a token that every cluster has, from its file; create it if the file has no valid one."""
+    """Return the secret of a standard token, from its file; create it if the file has no valid one."""
     if path.exists():
         secret = path.read_text().strip()
         holder = tokens.holder(secret)

@@ -1,6 +1,6 @@
 """Hand the admin's token of ``shoal up`` to commands of its owner, over an abstract socket, and to no job.
 
-The token is in no file that a job of the same user could read. Who asks is checked twice. The kernel keeps a job in its
+The token is in no file that a job of the same user could read. Two checks keep jobs out. The kernel keeps a job in its
 Landlock domain from the socket (``shoal.agent.confinement``; Linux 6.12 or newer). On every kernel this server refuses
 descendants of its own process, which all jobs are, and other users except root.
 """

@@ -202,7 +202,7 @@ class Tokens:
                     self._held[hashed] = replace(self._held[hashed], expires=now + _LENT_SECONDS)
 
     def rows(self) -> list[TokenRow]:
-        """Every token, sorted by name, without its secret."""
+        """Return every token, sorted by name, without its secret."""
         return [_row(holder) for holder in sorted(self._held.copy().values(), key=lambda holder: holder.name)]
 
     def revoke(self, name: str) -> None:
@@ -215,7 +215,7 @@ class Tokens:
             self._remove(hashed)
 
     def remove(self, name: str) -> None:
-        """Revoke a token, even the only admin's; the caller has another way in."""
+        """Revoke a token, even the only admin's; the caller must have another way in."""
         with self._lock:
             self._remove({holder.name: hashed for hashed, holder in self._held.items()}[name])
 
@@ -226,7 +226,7 @@ class Tokens:
         del self._held[hashed]
 
     def holder(self, secret: str) -> Holder | None:
-        """The holder of this secret, which may have expired; None for an unknown one."""
+        """Return the holder of this secret, whose token may have expired; None for an unknown one."""
         held = self._held.get(_hash(secret))
         if held is not None or not self.allocation_key:
             return held
@@ -234,12 +234,12 @@ class Tokens:
         return None if allocation is None else Holder(f"run {allocation}", "agent", allocation=allocation)
 
     def named(self, name: str) -> Holder | None:
-        """The holder of the token with this name, unless it has expired; None for an unknown one."""
+        """Return the holder of the token with this name; None for an unknown or expired one."""
         found = next((holder for holder in self._held.copy().values() if holder.name == name), None)
         return None if found is None or found.expired else found
 
     def in_file(self, use: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Return what a function makes of the file of tokens, which also holds logins."""
+        """Call a function with the file of tokens, which also holds logins, and return its result."""
         with self._lock:
             return use(self._connection)
 

@@ -105,7 +105,7 @@ class Traces:
                 pass
 
     def flush(self) -> bool:
-        """Send the oldest spans; return whether the collector took them. They are dropped if it did not."""
+        """Send the oldest spans; return whether the collector took them. They are dropped if it refused them."""
         spans = [self._spans.popleft() for _ in range(min(len(self._spans), _MOST_AT_ONCE))]
         resource = {"attributes": [{"key": "service.name", "value": {"stringValue": self.service}}]}
         scope = {"scope": {"name": "shoal"}, "spans": spans}
@@ -138,7 +138,7 @@ class Traces:
 
 
 def traces_of(environ: Mapping[str, str]) -> Traces | None:
-    """Return where the environment says that traces go; None if it says nothing, or that they are off."""
+    """Return the traces that the environment asks for; None if it names no endpoint or switches them off."""
     own, base = environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", ""), environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
     exporter = environ.get("OTEL_TRACES_EXPORTER", "otlp")
     if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or exporter != "otlp" or not (own or base):

@@ -34,7 +34,7 @@ class WatchStream:
     end: Callable[[], None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Stream until the caller disconnects, its token ends or the server stops."""
+        """Send the stream until the caller disconnects, its token ends or the server stops."""
         try:
             await StreamingResponse(self._events(), media_type="text/event-stream")(scope, receive, send)
         finally:

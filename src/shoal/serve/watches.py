@@ -1,8 +1,8 @@
 """Rows of views that pages watch, and what changed in them.
 
 A view is a set of rows by key. Listeners of one tenant share its rows, which are computed at most once a second, and
-less often where that takes long. Each change has a number; an event's id says up to which number the listener is
-informed, so that a listener that comes back gets only what changed meanwhile.
+less often where that takes long. Each change has a number. An event's id states up to which number the listener is
+informed, so that a listener that connects again gets only later changes.
 """
 
 import asyncio

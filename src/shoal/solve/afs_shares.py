@@ -142,7 +142,7 @@ class _Line:
         self._recompute(*((new, new + 1) if at is None else (min(at, new), max(at, new) + 1)))
 
     def _recompute(self, begin: int, end: int) -> None:
-        """Recompute hurdles from ``begin`` to ``end``, and beyond as long as they change."""
+        """Recompute hurdles from ``begin`` to ``end``, and beyond while they change."""
         later, sooner, hurdles, ahead = self._later, self._sooner, self._hurdles, self._ahead
         hurdle = max(hurdles[begin - 1], sooner[begin - 1]) if begin else NO_GAIN
         for at in range(begin, len(later)):

@@ -134,13 +134,13 @@ def _allotted(menu: AllotmentOptions, tolerance: float) -> Allotment:
 
 
 def _rounded(menu: AllotmentOptions) -> Indices:
-    """Units, with more than half a node rounded up to the node: such gangs leave holes that few gangs fit."""
+    """Return the units, more than half a node rounded up to the node: such gangs leave gaps that few gangs fit."""
     widest = np.array([max(nodes.values(), default=0) for nodes in menu.node_units], dtype=np.intp)[menu.pools]
     return np.where((2 * menu.units > widest) & (menu.units < widest), widest, menu.units)
 
 
 def _unchanged(menu: AllotmentOptions, tolerance: float) -> Indices:
-    """Choices by which every gang that may stay does; the others choose among the free units."""
+    """Return choices in which every gang that may stay does so; the others choose among the free units."""
     stays = np.isfinite(menu.worth[:, STAY])
     worth = np.where(stays[:, None], -np.inf, menu.worth)
     free = np.array(menu.capacity, dtype=np.intp)
@@ -184,7 +184,7 @@ class _Trial:
         """The total worth of the choices placed, without those that fill free units."""
 
     def _costs(self, gangs: list[int], moved: Indices) -> dict[int, float]:
-        """What these staying gangs would lose by a move to other seats; without those that have no such option."""
+        """Return what these staying gangs would lose by a move to other seats; gangs without such seats are left out."""
         worth, at = self.menu.worth, np.array(gangs, dtype=np.intp)
         at = at[moved[at] >= 0]
         return dict(zip(at.tolist(), (worth[at, STAY] - worth[at, moved[at]]).tolist(), strict=True))

@@ -129,7 +129,7 @@ def _activities(classes: JobClasses, kind: Indices, counts: Indices, pairs: Indi
 
 
 def _speeds(classes: JobClasses, kind: Indices, pairs: Indices) -> tuple[Floats, Floats]:
-    """The speeds of the first and of the second of each pair (group, group, named pair)."""
+    """Return the speeds of the first and of the second of each pair (group, group, named pair)."""
     first, second, named = pairs.T
     given = classes.pair_speed[named]
     swapped = classes.pairs[named, 0] != kind[first]
@@ -174,7 +174,7 @@ def _group_pairs(classes: JobClasses, kind: Indices, counts: Indices) -> tuple[I
 
 
 def _most_each(large: Indices, small: Indices) -> int:
-    """How many groups of a kind each may meet so that the pairs come to at most `KEPT_PAIRS`; at least 1."""
+    """Return how many groups of a kind each may meet, at least 1, for the pairs to come to at most `KEPT_PAIRS`."""
     each = int(small.max(initial=1))
     while each > 1 and int((large * np.minimum(small, each)).sum()) > KEPT_PAIRS:
         each = each // 2 if each > 16 else each - 1

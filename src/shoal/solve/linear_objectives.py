@@ -189,7 +189,7 @@ def time_shares(
 
 
 def line_weights(activities: Activities, order: Indices) -> Floats:
-    """M − place over the job's top speed; 1 for a job that cannot run, whose weight is not used."""
+    """Return (M − place) / top speed by job; 1 for a job that cannot run, whose weight is not used."""
     count = len(activities.counts)
     order = np.asarray(order)
     if sorted(order.tolist()) != list(range(count)):

@@ -8,7 +8,7 @@ from shoal.core.arrays import Floats, Int8s, Int32s
 def faster_kinds(
     speeds: Floats, size: Int32s, kinds: Int8s, free: Int32s, work: Floats, *, gain: float, saves: float
 ) -> Int8s:
-    """The kind of each task after moving, in order, those that gain by it to a kind with free GPUs; −1 stays −1.
+    """Return the kind of each task after moves, made in order, to faster kinds with free GPUs; −1 stays −1.
 
     ``speeds`` is tasks × kinds, ``size`` the GPUs of a task, ``free`` the free GPUs by kind. A move must be faster by
     the factor ``gain`` and save more than ``saves`` seconds on the ``work`` left; infinite (unknown) work always saves.

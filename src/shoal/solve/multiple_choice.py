@@ -190,7 +190,10 @@ def _repaired(options: ChoiceTable, picks: Indices) -> Indices:
 def _cheapest_changes(
     options: ChoiceTable, rows: Indices, picks: Indices, pool: int, free: Indices
 ) -> tuple[Floats, Indices]:
-    """By row, which takes units of a pool: the least loss per unit freed by another choice, and that (−1: none)."""
+    """Return, by row that takes units of a pool, the least loss per unit freed by another choice, and that choice.
+
+    The choice is −1 for none.
+    """
     held, worth = options.units[rows, picks[rows]], options.worth[rows, picks[rows]]
     units, pools = options.units[rows], options.pools[rows]
     same = pools == pool
@@ -254,7 +257,7 @@ def _filled(options: ChoiceTable, picks: Indices) -> Indices:
 
 
 def _gains(more: Indices, density: Floats, pools: Indices, free: Indices, among: Indices) -> list[tuple[float, int]]:
-    """The most that each of these candidates gains for a unit within the free ones, as a heap."""
+    """Return, as a heap, the most that each of these candidates gains per unit within the free units."""
     best = np.where(more[among] <= free[pools[among]], density[among], -np.inf).max(axis=1)
     heap = [(-gain, j) for gain, j in zip(best.tolist(), among.tolist(), strict=True) if gain > -np.inf]
     heapify(heap)
@@ -262,7 +265,7 @@ def _gains(more: Indices, density: Floats, pools: Indices, free: Indices, among:
 
 
 def _replace_first(heap: list[tuple[float, int]], gain: float, candidate: int) -> None:
-    """Put a candidate's new gain in the place of its old one, the first; without a gain it leaves the heap."""
+    """Replace the gain of the heap's first candidate; without a gain the candidate leaves the heap."""
     if gain > -np.inf:
         heapreplace(heap, (-gain, candidate))
     else:
@@ -273,7 +276,7 @@ def _replace_first(heap: list[tuple[float, int]], gain: float, candidate: int) -
 
 
 def _searched(options: ChoiceTable, prices: Floats, picks: Indices, bound: float) -> Chosen:
-    """The best of the options that a better answer could have; ``picks`` where they are too many."""
+    """Return the best choice among the options that a better answer could have; ``picks`` where these are too many."""
     value = options.value(picks)
     slack = bound - value
     if slack <= _TIE * max(bound, 1.0):

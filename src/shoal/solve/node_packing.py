@@ -1,4 +1,4 @@
-"""Gangs packed onto nodes: staying gangs keep their seats, new ones fill the tightest holes, few must move.
+"""Gangs packed onto nodes: staying gangs keep their seats, new ones fill the smallest gaps, few must move.
 
 A gang that fits on one node sits on one. A wider one takes whole empty nodes; a node never holds two gangs that span
 nodes, whose traffic would interfere. Where a new gang finds no seats, the narrow gangs that cost least to move leave a
@@ -53,7 +53,7 @@ class Packer:
                 self.left.add(gang)
 
     def find(self, units: int) -> Seats | None:
-        """Seats on free units, without moves: the tightest node, or for a wide gang empty nodes; else None."""
+        """Return seats on free units without moving gangs: the tightest node or, for a wide gang, empty nodes; or None."""
         if units <= self.widest:
             node = self._tightest(units)
             return ((node, units),) if node >= 0 else None
@@ -121,7 +121,9 @@ class Packer:
         return (cost, gangs) if need <= 0 else None
 
     def _moved_out(self, gangs: Sequence[int], kept: Mapping[int, int]) -> bool:
-        """Move gangs to other seats, leaving ``kept`` units of some nodes free; all or none; whether it succeeded."""
+        """Move gangs to other seats, all or none, leaving ``kept`` units of some nodes free; return whether it
+        succeeded.
+        """
         before = {gang: self.seats[gang] for gang in gangs}
         for gang in gangs:
             self._leave(gang)

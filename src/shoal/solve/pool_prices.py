@@ -139,7 +139,7 @@ class _Demand:
 
 
 class _FewRows:
-    """The same for few rows, in plain numbers: by row what it has elsewhere, and worth and units of its options."""
+    """The demand of few rows, in plain numbers: what each row has elsewhere, and worth and units of its options."""
 
     def __init__(
         self,

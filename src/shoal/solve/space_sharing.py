@@ -174,7 +174,7 @@ def _risen(classes: JobClasses, path: Path, unit: Floats, keys: list[Floats], *,
 
 
 def _alike_in_tree(tree: ShareNode, jobs: int) -> Floats:
-    """A number for each job: the same for two jobs of one fair node, its own for each job of a FIFO node."""
+    """Return a number for each job: equal for two jobs of one fair node, its own for each job of a FIFO node."""
     alike, nodes, number = np.zeros(jobs), [tree], 0
     while nodes:
         node = nodes.pop()

@@ -104,7 +104,7 @@ class Checkpoints:
         return _newest_first(self.folder)
 
     def _read(self, path: Path) -> Checkpoint | str:
-        """The checkpoint, or the reason why it cannot be used."""
+        """Return the checkpoint, or the reason why it cannot be used."""
         try:
             manifest = json.loads((path / _MANIFEST).read_text())
             known = manifest["format"], manifest["owner"], manifest["fits"]

@@ -68,7 +68,7 @@ def install() -> None:
 
 
 def cuda_in_use() -> bool:
-    """Return whether this process has used CUDA: through PyTorch, or without it has loaded the driver's library."""
+    """Return whether this process has used CUDA, through PyTorch or by loading the driver's library without it."""
     torch = sys.modules.get("torch")
     if torch is not None:
         return bool(torch.cuda.is_initialized())

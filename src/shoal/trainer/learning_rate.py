@@ -33,12 +33,12 @@ def adascale(at: BatchScaling) -> float:
 
 
 def square_root(at: BatchScaling) -> float:
-    """sqrt(batch / initial), customary with Adam."""
+    """Return sqrt(batch / initial), customary with Adam."""
     return sqrt(at.batch / at.initial)
 
 
 def linear(at: BatchScaling) -> float:
-    """batch / initial."""
+    """Return batch / initial."""
     return at.batch / at.initial
 
 

@@ -83,7 +83,7 @@ class RunTuner:
         return self.tuner.batch, self.tuner.local
 
     def report(self, now: BatchSetting) -> dict[str, Any] | None:
-        """A `GoodputReport` as plain values, for the scheduler; None until step times are fitted.
+        """Return a `GoodputReport` as plain values, for the scheduler; None until step times are fitted.
 
         It is made anew when a tick calls for it and when ``now``, the setting trained with, has changed.
         """

@@ -81,11 +81,11 @@ class SessionReport(Struct, frozen=True, kw_only=True):
 
 
 class Roster(Struct, frozen=True, kw_only=True):
-    """Which workers train, of those that a job resized in place has had since it started from its checkpoint.
+    """Which workers of a job that is resized in place train now.
 
-    That start was incarnation ``origin``. ``keeps_store`` marks the run whose node keeps the job's store. ``members``
-    are worker numbers by rank, valid from ``generation`` on; 0 where no order has named this run's workers yet. The
-    store serves only workers that know ``secret``.
+    ``origin`` is the incarnation in which the job last started from its checkpoint. ``keeps_store`` marks the run whose
+    node keeps the job's store. ``members`` are worker numbers by rank, valid from ``generation`` on; 0 where no order
+    has named this run's workers yet. The store serves only workers that know ``secret``.
     """
 
     origin: int
@@ -98,8 +98,8 @@ class Roster(Struct, frozen=True, kw_only=True):
 class SuspensionReport(Struct, frozen=True, kw_only=True):
     """The result of an order to suspend a run or to resume it, which ``RunOrder.turn`` numbers.
 
-    ``suspended`` is the run's state since then; ``cause`` says why it is not the state that was ordered. Suspended, its
-    processes hold ``bytes`` of host memory. The change took ``seconds``.
+    ``suspended`` is the run's state since then; ``cause`` is why this differs from the state ordered. While suspended
+    its processes hold ``bytes`` of host memory. The change took ``seconds``.
     """
 
     turn: Natural
@@ -138,7 +138,7 @@ class RunReport(Struct, frozen=True, kw_only=True):
 class LogAnswer(Struct, frozen=True):
     """Part of a log file, base64; ``size`` is the file's length in bytes, −1 where there is no such file.
 
-    ``data`` stands for the file's bytes ``begin`` to ``next``: it is them, or a note that they were cut out.
+    ``data`` is the file's bytes ``begin`` to ``next`` or, if these were cut out, a note that says so.
     """
 
     read: Natural

@@ -8,10 +8,10 @@ from shoal.wire.fields import Count, JobName
 
 
 class AppBidMessage(Struct, forbid_unknown_fields=True, frozen=True):
-    """An app's valuation of GPUs, valid while it has exactly these jobs.
+    """An app's valuation of GPUs, valid while the app has exactly these jobs.
 
-    ``rows`` are pairs of GPUs held until the end, ascending, and seconds until the app is done with them: falling, and
-    no faster than the GPUs grow. The GPUs are of the kind that the app's offer names.
+    ``rows`` are pairs, ascending: a number of GPUs held until the end, and the seconds in which the app is done with
+    them. The seconds fall, at most in proportion to the GPUs. The GPUs are of the kind that the app's offer names.
     """
 
     jobs: Annotated[list[JobName], Meta(min_length=1, max_length=10_000)]
@@ -43,7 +43,7 @@ class KindOffer(Struct, frozen=True):
 
 
 class AppOffer(Struct, frozen=True, kw_only=True):
-    """How an app stands before the next auction, if the cluster's policy holds any.
+    """An app's standing before the next auction, if the cluster's policy holds any.
 
     ``rho`` is the app's finish-time fairness as the arbiter computes it. The app bids in GPUs of ``kind``, of which it
     could hold ``most`` at once. ``said``: the app's last bid is valid now.

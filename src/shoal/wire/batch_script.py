@@ -1,4 +1,4 @@
-"""What a batch script asked of Slurm and its node's agent applies; it travels in the job's environment.
+"""The options of ``#SBATCH`` lines that the node's agent applies; they travel in the job's environment.
 
 ``SHOAL_SBATCH`` marks a job as a batch script: its command runs once, on the job's first node, with Slurm's variables
 and programs. ``SHOAL_SCRIPT`` holds the script as it was when it was submitted.

@@ -156,7 +156,7 @@ class Client:
 
 
 class _HTTPConnection(http.client.HTTPConnection):
-    """Sends head and body of a request at once: the server reads it with one call, and may answer it more cheaply."""
+    """Sends head and body of a request together, so that the server reads it with one call and answers more cheaply."""
 
     _held: list[bytes] | None = None
 
@@ -183,7 +183,7 @@ class _HTTPSConnection(_HTTPConnection, http.client.HTTPSConnection):
 
 
 def refusal(status: int, answer: bytes) -> ShoalError:
-    """The error a refusal stands for: ``InputError`` where it names a field, ``Refused`` otherwise."""
+    """Return the error that a refusal stands for: ``InputError`` where it names a field, ``Refused`` otherwise."""
     problem = ProblemDetails(answer[:500].decode(errors="replace") or f"status {status}")
     with suppress(msgspec.DecodeError):
         problem = msgspec.json.decode(answer, type=ProblemDetails)

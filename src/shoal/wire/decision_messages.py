@@ -1,4 +1,4 @@
-"""Messages about past decisions: what was known, what each job got and why, and whether it comes out the same again.
+"""Messages about past decisions: the snapshot, each job's verdict and reason, and whether replay gives the same.
 
 Times are Unix seconds. Decisions are numbered from 0 on, as in ``shoal replay``.
 """

@@ -276,9 +276,9 @@ class Moment(Struct, frozen=True, omit_defaults=True):
 
 
 class JobDetail(Struct, frozen=True, kw_only=True):
-    """Everything about one job. ``change`` says what would change its state soonest; empty where nothing is known.
+    """Everything about one job. ``change`` is what would change its state soonest; empty where nothing is known.
 
-    ``stop`` says what a stop of a running job would lose; ``lost_gpu_seconds`` is what stops and crashes have lost.
+    ``stop`` states what a stop of a running job would lose; ``lost_gpu_seconds`` is what stops and crashes have lost.
     ``exit_status`` is that of its last run: 0, or of the rank that failed first, negative for a signal.
     """
 

@@ -6,7 +6,7 @@ from shoal.wire.fields import Text
 
 
 class PolicyRow(Struct, frozen=True):
-    """A policy that this version has: its name, what it does in one line, and where it is from."""
+    """A policy of this version: its name, what it does in one line, and the paper it comes from."""
 
     name: str
     summary: str
@@ -45,7 +45,7 @@ class ShadowDecision(Struct, frozen=True, kw_only=True):
 
 
 class ShadowUse(Struct, frozen=True):
-    """GPU-seconds granted to a tenant while a shadow policy was asked, and those it would have granted."""
+    """GPU-seconds granted to a tenant while a shadow policy was asked, and those the shadow would have granted."""
 
     tenant: str
     granted: float
@@ -53,11 +53,12 @@ class ShadowUse(Struct, frozen=True):
 
 
 class ShadowRow(Struct, frozen=True, kw_only=True):
-    """A shadow policy's account since it was started: ``compared`` decisions, ``same`` of them alike.
+    """The figures of a shadow policy since it was started: ``compared`` decisions, ``same`` of them alike.
 
-    Each is compared on the cluster's real state: what it would have changed earlier is not carried on. Decisions that
-    came faster than its share of a core allows are ``skipped``. ``would_run`` counts verdicts that give GPUs to a job
-    that got none, ``would_wait`` the reverse, ``other_size`` grants of another size. ``failed`` says why it ended.
+    Each is compared on the cluster's real state; the effects of what the shadow would have changed earlier are left
+    out. Decisions that came faster than its share of a core allows are ``skipped``. ``would_run`` counts verdicts that
+    give GPUs to a job that got none, ``would_wait`` the reverse, ``other_size`` grants of another size. ``failed`` is
+    why it ended.
     """
 
     policy: str
@@ -75,7 +76,7 @@ class ShadowRow(Struct, frozen=True, kw_only=True):
 
 
 class PolicyInForce(Struct, frozen=True):
-    """The policy that decides, and the account of a shadow policy, if one is asked beside it."""
+    """The policy that decides, and the figures of a shadow policy, if one is asked beside it."""
 
     policy: str
     shadow: ShadowRow | None = None

@@ -11,9 +11,9 @@ Fraction: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 
 
 class TrialReport(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A trial: its parameters, its legs as jobs, and pairs of the fraction of its training and the loss then.
+    """A trial: its parameters, its legs as jobs, and pairs (fraction of its training, loss at that point).
 
-    ``given_up``: others do better. ``lost``: its job failed. ``place`` is where its checkpoints are.
+    ``given_up``: other trials do better. ``lost``: its job failed. ``place`` is where its checkpoints are.
     """
 
     trial: Natural

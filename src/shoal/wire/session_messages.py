@@ -48,7 +48,7 @@ class NewSession(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
 
 
 class SessionOpened(Struct, frozen=True):
-    """The name of a new session; the node will answer for it."""
+    """The name of a new session. It opens when the node answers."""
 
     session: str
     node: str
@@ -84,8 +84,8 @@ class SessionInputPoll(Struct, frozen=True):
 class SessionOutput(Struct, frozen=True, kw_only=True):
     """Pieces of output from the agent, numbered from ``first`` on.
 
-    With ``ended`` they are the last: ``status`` is the command's exit status, negative for a signal, None if it could
-    not be started or its run ended first, for which ``cause`` says why.
+    With ``ended`` they are the last: ``status`` is the command's exit status, negative for a signal. It is None if the
+    command could not be started or the run ended first; ``cause`` is the reason.
     """
 
     first: Natural

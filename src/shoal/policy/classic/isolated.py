@@ -100,7 +100,7 @@ class Isolated:
 
 
 def _earned(snapshot: Snapshot, before: _Earnings | None, share: Floats) -> Floats:
-    """GPU-seconds each job has earned until now."""
+    """Return the GPU-seconds that each job has earned until now."""
     columns, now = snapshot.columns, snapshot.now
     earned: Floats = share * (now - columns.submitted)
     if before is not None:

@@ -69,7 +69,7 @@ class Mst:
         return Decision(verdicts, end if waiting else inf, end)
 
     def _density(self, snapshot: Snapshot) -> Floats:
-        """Throughput per GPU by job and kind."""
+        """Return the throughput per GPU by job and kind."""
         columns, capacity = snapshot.columns, np.asarray(snapshot.cluster.capacity, dtype=np.float64)
         speeds = columns.speeds
         if not self.normalised:

@@ -83,7 +83,7 @@ class Ossp:
         return Decision(verdicts, review_at if number.any() else inf, review_at)
 
     def _exact(self, seconds: Floats, gpus: Int32s, capacity: int, running: Flags, due: bool) -> Floats:
-        """Start times in the best schedule found."""
+        """Return the start times in the best schedule found."""
         times, widths, under_way = seconds.tolist(), gpus.tolist(), np.flatnonzero(running).tolist()
         best = shortest_makespan(times, widths, capacity, under_way)
         target = best.makespan - self.tuning.stopping_costs
@@ -109,7 +109,7 @@ class Ossp:
 
 
 def _assigned(snapshot: Snapshot, seconds: Floats, running: Flags) -> Indices:
-    """Each job's kind; −1 for a job that cannot run on any."""
+    """Return each job's kind; −1 for a job that cannot run on any."""
     columns, capacity = snapshot.columns, snapshot.cluster.capacity
     planned = np.where(running, columns.kind, -1).astype(np.intp)
     waiting = np.flatnonzero(~running & snapshot.possible)
@@ -126,7 +126,7 @@ def _assigned(snapshot: Snapshot, seconds: Floats, running: Flags) -> Indices:
 
 
 def _moved(snapshot: Snapshot, planned: Indices, gpus: Int32s, running: Indices) -> Indices:
-    """The same plan with running jobs, the longest first, moved to a faster kind with free GPUs."""
+    """Return the plan with running jobs, the longest first, moved to a faster kind with free GPUs."""
     columns, granted = snapshot.columns, gpus > 0
     used = np.bincount(planned[granted], gpus[granted], len(snapshot.cluster.kinds))
     free = (np.asarray(snapshot.cluster.capacity) - used).astype(np.int32)

@@ -88,7 +88,7 @@ def trials(
 
 
 def _kept(snapshot: Snapshot, i: int) -> float:
-    """The part of its rate alone that a sharing job keeps; the rate alone is measured, or else estimated."""
+    """Return the part of its rate alone that a sharing job keeps; the rate alone is measured, or else estimated."""
     columns = snapshot.columns
     rate, gpus, kind = float(columns.rate[i]), int(columns.held[i]), int(columns.kind[i])
     seen = max((m.rate for m in snapshot.measurements(i) if (m.kind, m.gpus) == (kind, gpus)), default=0.0)

@@ -120,7 +120,10 @@ class AfsS:
 
 
 def _in_turns(snapshot: Snapshot, options: AfsP | AfsS, rule: Rule) -> Decision:
-    """Stage one by counters, without preemption within a unit; stage two by the rule, as far as curves are known."""
+    """Decide for AfsP and AfsS: stage one by counters, stage two by ``rule`` on the curves that are known.
+
+    Within a unit of time no job is preempted.
+    """
     columns, now, unit = snapshot.columns, snapshot.now, options.unit
     counters = np.floor(columns.run_seconds / unit)
     running = columns.held > 0
@@ -143,7 +146,7 @@ def _in_turns(snapshot: Snapshot, options: AfsP | AfsS, rule: Rule) -> Decision:
 
 
 def _earlier_counters(snapshot: Snapshot, counters: Floats) -> Floats:
-    """Counters at the last decision at which a job waited; the present ones for a new job, or if none waited."""
+    """Return the counters of the last decision at which a job waited; present ones for a new job, or if none waited."""
     before = snapshot.carry
     if not isinstance(before, _TurnCarry) or before.units is None:
         return counters

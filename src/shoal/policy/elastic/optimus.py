@@ -52,7 +52,7 @@ class Optimus:
         check_round(self.interval, "interval")
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """Shares by marginal gain, reviewed at the end of the interval while an elastic job runs."""
+        """Decide shares by marginal gain, reviewed at the end of the interval while an elastic job runs."""
         columns = snapshot.columns
         before = snapshot.carry if isinstance(snapshot.carry, ReviewCarry) else None
         review, due = next_review(before and before.due, snapshot.now, self.interval)

@@ -68,7 +68,7 @@ def weigh(snapshot: Snapshot, found: GoodputOptions, restart: Seconds, power: fl
 
 
 def _remaining(snapshot: Snapshot) -> Floats:
-    """Remaining work in each job's own unit; infinity where it is not declared."""
+    """Return the remaining work in each job's own unit; infinity where it is not declared."""
     columns = snapshot.columns
     passed = np.divide(
         columns.done, (1.0 + TUNING.overrun) * columns.work, out=np.zeros(len(columns)), where=columns.work > 0
@@ -126,7 +126,7 @@ def _ranks(key: Floats) -> Floats:
 
 
 def _seconds(found: GoodputOptions, work: Floats) -> Floats:
-    """Seconds left by job and option; ``unprofiled_left`` on a fair share for a job that was never measured."""
+    """Return seconds left by job and option; ``unprofiled_left`` on a fair share for a job that was never measured."""
     there = np.where(found.known, work, TUNING.unprofiled_left * found.fair)
     seconds = np.full(found.rates.shape, np.inf)
     np.divide(np.broadcast_to(there[:, None], found.rates.shape), found.rates, out=seconds, where=found.rates > 0)
@@ -134,7 +134,7 @@ def _seconds(found: GoodputOptions, work: Floats) -> Floats:
 
 
 def _ageing(snapshot: Snapshot, found: GoodputOptions, work: Floats, left: Floats, late: float) -> Floats:
-    """Factor on the weight of a job expected to take more than ``late`` times its duration on a fair share."""
+    """Return the factor on the weight of a job expected to take over ``late`` times its duration on a fair share."""
     columns = snapshot.columns
     alone = np.divide(columns.done + work, found.fair, out=np.full(len(left), np.inf), where=found.fair > 0)
     alone = np.where(found.known, np.maximum(alone, TUNING.shortest_left), TUNING.unprofiled_left)

@@ -111,22 +111,22 @@ class GavelCarry:
         return actual
 
     def debt(self, now: Seconds, seconds: Seconds) -> Floats:
-        """Time owed to each cell, in rounds of ``seconds``."""
+        """Return the time owed to each cell, in rounds of ``seconds``."""
         debt: Floats = self.owed + (self.cells.share * (now - self.start) - self.received) / seconds
         return debt
 
     def recent_debt(self, debt: Floats, now: Seconds, seconds: Seconds) -> Floats:
-        """The part of the debt that arose in the window which the round from now on completes."""
+        """Return the part of the debt that arose within the window that ends with the coming round."""
         return debt - self.marks[_first_mark(self.marks, now, seconds)][1] if self.marks else debt
 
     def marked(self, now: Seconds, seconds: Seconds) -> "GavelCarry":
-        """The carry at the start of a round; keeps one mark older than the window that this round completes."""
+        """Return the carry at the start of a round, with one mark older than the window that ends with this round."""
         debt = self.debt(now, seconds) if self.marks else np.zeros(len(self.cells))
         marks = (*self.marks, (now, debt))
         return replace(self, marks=marks[max(_first_mark(marks, now, seconds) - 1, 0) :])
 
     def window_ago(self, now: Seconds, seconds: Seconds, jobs: int) -> Indices | None:
-        """By job the cell it ran in one window ago; None unless that was a whole round of these shares."""
+        """Return by job the cell it ran in one window ago; None unless that was a whole round of these shares."""
         if not _first_mark(self.marks, now, seconds):
             return None
         (begin, before), (end, after) = self.marks[:2]
@@ -143,7 +143,7 @@ class GavelCarry:
 
 
 def _first_mark(marks: tuple[tuple[Seconds, Floats], ...], now: Seconds, seconds: Seconds) -> int:
-    """The index of the mark at which the window that the round from now on completes began."""
+    """Return the index of the mark at the beginning of the window that ends with the coming round."""
     # Half a round of tolerance: the start of a round is a sum of rounded numbers.
     begin = now - (TUNING.window - 1.5) * seconds
     return max(next((i for i, (at, _) in enumerate(marks) if at > begin), len(marks)) - 1, 0)
@@ -174,10 +174,10 @@ class RoundPlan:
 
 
 def carried_over(before: GavelCarry, debt: Floats, positions: Indices, cells: Cells) -> Floats:
-    """The debt with which new cells begin: that of the same job (or pair) on the same kind, on one node or several.
+    """Return the debt with which new cells begin.
 
-    The debt of a job's other old cells is divided among its new cells by their shares. At most one round received in
-    advance is kept.
+    It is the old debt of the same job (or pair) on the same kind, on one node or several. The debt of a job's other old
+    cells is divided among its new cells by their shares. At most one round received in advance is kept.
     """
     jobs = len(positions)
     total = before.cells.totals(debt, len(before.rows))

@@ -74,7 +74,7 @@ class GavelCostSlo:
 
 
 def _floors(problem: ShareProblem) -> Floats:
-    """The throughput each deadline needs from now on; infinity if it is past, 0 without one.
+    """Return the throughput that each deadline needs from now on; infinity if it is past, 0 without one.
 
     Where shares are carried out in rounds, turns come late and restarts cost time, so some of the time left is set
     aside, but never so much that a deadline that can still be met counts as lost.

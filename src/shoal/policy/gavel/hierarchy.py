@@ -63,7 +63,7 @@ class GavelHierarchical:
 
 @cache
 def _weights(text: str) -> Mapping[str, float]:
-    """``a=2|b/c=3`` as a mapping; a part of another form is a ``ValueError`` that names it."""
+    """Return ``a=2|b/c=3`` as a mapping; a part of another form is a ``ValueError`` that names it."""
     weights: dict[str, float] = {}
     for part in filter(None, text.split("|")):
         name, equals, number = part.partition("=")

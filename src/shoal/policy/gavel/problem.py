@@ -100,14 +100,14 @@ class ShareProblem:
         return alone
 
     def scarce(self, shares: Floats) -> bool:
-        """Whether nodes do not suffice for these shares: gangs that are slower across nodes would have to be split.
+        """Return whether nodes do not suffice for these shares: gangs slower across nodes would be split.
 
         A rule that is not ``aware`` of kinds is not aware of distance either.
         """
         return self.aware and bool((self.gangs > 1).any()) and not self.localities.fit(shares)
 
     def on_one_node(self, shares: Floats) -> Floats | None:
-        """The part of shares, not scarce, that belongs on one node: all time of gangs that are faster there."""
+        """Return the part of shares that belongs on one node, all time of gangs faster there; None if scarce."""
         if not self.aware or not (self.gangs > 1).any() or not self.localities.sensitive.any():
             return None
         return np.where(self.localities.sensitive, shares, 0.0)
@@ -127,7 +127,7 @@ def visible_speeds(speeds: Floats, gangs: Floats, capacity: Floats, *, aware: bo
 
 
 def spread(times: Floats, use: Flags, gangs: Floats, capacity: Floats) -> Floats:
-    """The same time for every row, spread over the kinds in ``use`` where all kinds look alike, within capacity."""
+    """Return the same time for every row, spread over the kinds in ``use`` within capacity: kinds look alike."""
     total = times.sum(axis=1, keepdims=True)
     parts: Floats = np.where(use, capacity, 0.0)
     even: Floats = total * parts / parts.sum(axis=1, keepdims=True)

@@ -165,7 +165,7 @@ def _repack(cells: Cells, urgency: Floats, behind: Floats, order: Indices, capac
 
 
 def _urgency(cells: Cells, owed: Floats, recent: Floats, span: float, jobs: int) -> Floats:
-    """By cell: how much less its debt and its jobs' totals count at the end of the round if it runs."""
+    """Return by cell how much the debts of the cell and its jobs would count less at the round's end if it runs."""
     due, due_recent = owed + cells.share * span, recent + cells.share * span
     relief: Floats = _relief(due, due_recent, span)
     by_job = TUNING.total * _relief(cells.totals(due, jobs), cells.totals(due_recent, jobs), span)
@@ -281,10 +281,10 @@ def exchanged(row: Indices, kind: Indices, worth: Floats, taken: Indices, free: 
 
 
 class _Moves:
-    """Every move of a row to another kind or out, and the best of them for each two kinds.
+    """Every move of a row to another kind or out, and the best move for each pair of kinds.
 
     Move m takes the row ``_owner[m]`` to the node ``_to[m]``: a kind, or ``out``. ``_heaps`` has, by pair of nodes,
-    (−gain, −move), the best first; one whose gain or origin is no longer the row's is dropped when it comes first.
+    (−gain, −move), the best first. A move whose gain or origin is out of date is dropped when it comes first.
     """
 
     def __init__(self, row: Indices, kind: Indices, worth: Floats, taken: Indices, out: int) -> None:

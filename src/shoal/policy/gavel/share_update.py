@@ -33,7 +33,7 @@ class ShareRule(Protocol):
 
     @property
     def fills(self) -> bool:
-        """Whether no GPU idles that some job could use."""
+        """Whether a GPU that some job could use never idles."""
         ...
 
     def shares(self, problem: ShareProblem) -> Shares:

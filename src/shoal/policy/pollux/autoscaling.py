@@ -167,7 +167,7 @@ class ValueRule:
 def wanted(
     rule: RentRule, need: Need, offers: Sequence[NodeOffer], age: Seconds = inf, boot: Seconds = 0.0
 ) -> tuple[str, Need] | None:
-    """The kind to rent for a job that arrived ``age`` seconds ago, and the job with its new number of GPUs.
+    """Return the kind to rent for a job that arrived ``age`` seconds ago, and the job with its new number of GPUs.
 
     None if no offer suffices. The kind is the one with the most goodput of a node for its price; the first on offer
     before that is known. ``boot``: seconds that a node takes to boot.

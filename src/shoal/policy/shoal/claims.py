@@ -46,7 +46,7 @@ class Prospects:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MarketClaims:
-    """By job: work left, seconds left at its soonest, lateness, weight, whether it is overdue, its promised rate."""
+    """By job: work left, least seconds left, lateness, weight, whether it is overdue, and its promised rate."""
 
     left: Floats
     soonest: Floats
@@ -91,7 +91,7 @@ def typical(values: Floats) -> float:
 
 
 def _places(evenly: Floats) -> Floats:
-    """By job the number of jobs that have at least as long left; of jobs of equal length the first has the highest."""
+    """Return, by job, the number of jobs with at least as long left; of equally long jobs the first has the highest."""
     places = np.empty(len(evenly))
     places[len(evenly) - 1 - np.argsort(-evenly[::-1], kind="stable")] = np.arange(1, len(evenly) + 1)
     return places
@@ -160,7 +160,7 @@ def _shares(snapshot: Snapshot, traits: Int32s) -> tuple[float, Floats | None]:
 
 
 def _claimants(snapshot: Snapshot, traits: Int32s) -> Indices | None:
-    """By job the number of its claimant: trials that an app submitted together are one. None if each job is its own."""
+    """Return the number of each job's claimant: trials submitted together are one. None if each job is its own."""
     if not (traits & IN_APP).any():
         return None
     columns = snapshot.columns
@@ -179,7 +179,7 @@ def _claimants(snapshot: Snapshot, traits: Int32s) -> Indices | None:
 
 
 def _work_left(snapshot: Snapshot, traits: Int32s, ahead: Prospects) -> tuple[Floats, Flags, Floats]:
-    """Work left by job, in its own unit; whether it was declared; and by what factor it may take longer.
+    """Return the work left by job, in its own unit; whether it was declared; by what factor it may take longer.
 
     A job past its declared work is taken to have declared half of it, and so on. One that declares none is guessed to
     have as much left as it has done, and ``unknown_ahead`` seconds on the even share besides; where earlier runs like
@@ -237,7 +237,7 @@ def _overdue(snapshot: Snapshot, left: Floats, promised: Floats) -> Flags:
 
 
 def _urgency(snapshot: Snapshot, soonest: Floats) -> Floats | float:
-    """Factor on the weight of a job with a deadline that it can still meet: 1 over the part of its time to spare."""
+    """Return the factor on the weight of a job with a deadline it can still meet: 1 over its slack, as a fraction."""
     deadline = snapshot.columns.deadline
     if not np.isfinite(deadline).any():
         return 1.0
@@ -250,10 +250,10 @@ def _longest(soonest: Floats, able: Flags) -> float:
 
 
 def _pressed(bids: Floats, soonest: Floats, slowest: Floats, end: float, able: Flags, knob: float) -> Floats | float:
-    """Factor by which jobs that would delay the end of all bid more: for a knob of 1 more than all others.
+    """Return the factor by which jobs that would delay the end of all bid more.
 
-    ``bids`` are by job for each GPU. The end of all is the later of the longest job's and that of all work on all GPUs.
-    Between 0 and 1 the knob leads from a job's own bid to the highest bid in equal ratios.
+    ``bids`` are by job for each GPU. The end of all is the later of the longest job's end and that of all work on all
+    GPUs. ``knob`` leads in equal ratios from a job's own bid, at 0, to more than the highest bid, at 1.
     """
     pressing = able & (slowest + TUNING.margin > end)
     if not pressing.any():

@@ -82,7 +82,7 @@ class Shoal:
         return Decision(verdicts, snapshot.now + _interval(claimed.soonest), _Carry(traits, table))
 
     def _in_order(self, snapshot: Snapshot, traits: Traits) -> Decision:
-        """Gangs in order of worth per GPU; a gang that does not fit is passed over."""
+        """Decide for rigid jobs on one kind: gangs in order of worth per GPU; one that does not fit is passed over."""
         if (verdicts := all_fit(snapshot)) is not None:
             return Decision(verdicts, inf, _Carry(traits))
         columns = snapshot.columns
@@ -102,25 +102,25 @@ class Shoal:
         return claims(snapshot, traits.bits, ahead, length=self.length, makespan=self.makespan)
 
     def _moves(self, seconds: Floats, starts: Int32s) -> Floats:
-        """The part of the time left, at most ``lasting``, that is left after a restart; a first start counts less."""
+        """Return the part of the time left, at most ``lasting``, that a restart leaves; a first start counts less."""
         lasts = np.minimum(seconds + self.restart, max(TUNING.lasting, 2.0 * self.restart, 1e-9))
         cost = np.where(starts > 0, self.restart, TUNING.first_start * self.restart)
         return 1.0 - cost / np.maximum(lasts, 1e-9)
 
     def _stays(self, snapshot: Snapshot) -> Floats:
-        """By job 1, and more by the run that a stop would lose over ``lasting``."""
+        """Return ``keep_o`` of the seats held, by job: 1, and more by the run that a stop would lose."""
         return 1.0 + snapshot.columns.unsaved / TUNING.lasting
 
 
 def _held_on(snapshot: Snapshot, traits: Traits) -> Floats:
-    """By job 1, and more for a running rigid job of unknown length: without lengths, taking turns gains little."""
+    """Return ``keep_o`` of running rigid jobs of unknown length, by job: without lengths, taking turns gains little."""
     columns = snapshot.columns
     unknown = (columns.held > 0) & np.isinf(columns.work) & ((traits.bits & (ELASTIC | ADAPTIVE)) == 0)
     return np.where(unknown, TUNING.unknown_stay, 1.0)
 
 
 def _lasting(snapshot: Snapshot, rates: Floats, claimed: MarketClaims) -> Floats:
-    """Rates without the options on which a job, once started, would have to stay and that are too slow for it."""
+    """Return the rates without options that are too slow for a job which, once started, would have to stay there."""
     if not snapshot.guarded:
         return rates
     slow = rates < TUNING.kept_rate * claimed.promised[:, None]
@@ -129,7 +129,7 @@ def _lasting(snapshot: Snapshot, rates: Floats, claimed: MarketClaims) -> Floats
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Carry:
-    """What the last decision knew of jobs: only to compute it no second time."""
+    """What the last decision knew of jobs, kept only so that it is not computed again."""
 
     traits: Traits | None = None
     table: RateTable | None = None
@@ -151,7 +151,7 @@ def _able(snapshot: Snapshot, table: RateTable) -> Flags:
 def _explained(
     claimed: MarketClaims, gpus: Int32s, wanted: Int32s, bids: Floats, price: Floats, gap: float
 ) -> tuple[UInt8s, Numbers]:
-    """Reason codes and numbers for these grants; by job, ``price`` is that of the kind it has or wants."""
+    """Return reason codes and numbers for these grants; by job, ``price`` is that of the kind it has or wants."""
     ratio = np.divide(bids, price, out=np.zeros(len(bids)), where=(price > 0) & np.isfinite(bids))
     runs = gpus > 0
     codes = np.where(runs, np.where(price > 0, BOUGHT.code, UNCONTESTED.code), OUTBID.code)
@@ -208,7 +208,7 @@ def _placement(held: Placement | None, seats: Seats) -> Placement:
 
 
 def _seats(snapshot: Snapshot, worth: Floats) -> list[Seats | None]:
-    """By job the seats it may stay on; of two gangs that span the same node only the first may."""
+    """Return, by job, the seats it may stay on; of two gangs that span one node only the first may stay."""
     seats: list[Seats | None] = [None] * len(worth)
     spanned: set[int] = set()
     held = snapshot.all_placements

@@ -44,7 +44,7 @@ class _Kinds:
 
     @classmethod
     def of(cls, cluster: Topology, widest: int, before: "_Kinds | None") -> "_Kinds":
-        """The kinds of a cluster for jobs that use at most ``widest`` GPUs: ``before``, where that is still true."""
+        """Return the kinds of a cluster for jobs of at most ``widest`` GPUs; ``before`` itself if it still holds."""
         most = 1 << max(widest - 1, 0).bit_length()  # so that few new jobs change it
         installed = (cluster.kinds, cluster.installed, cluster.node_size, most)
         if before is not None and (before.names, before.installed, before.node_size, before.most) == installed:
@@ -56,7 +56,7 @@ class _Kinds:
         return cls(*installed, tuple(sizes), tuple(int(farthest(cluster, k)) for k in range(len(cluster.kinds))))
 
     def distance(self, kind: int, sizes: Indices) -> Indices:
-        """By number of GPUs of a kind: how far apart they are on as few nodes as possible."""
+        """Return, by number of GPUs of a kind, how far apart they are on as few nodes as possible."""
         return np.where(sizes <= self.node_size[kind], int(Locality.SAME_NODE), self.far[kind])
 
     def first_columns(self, flexible: bool) -> list[int]:
@@ -235,7 +235,7 @@ def _fill_stays(snapshot: Snapshot, table: RateTable, first: list[int], wanted: 
 
 
 def _rate_there(snapshot: Snapshot, table: RateTable, i: int, column: int) -> float:
-    """The rate on the seats a job holds: that of an option with as many GPUs, no nearer together, if there is one."""
+    """Return the rate on the seats a job holds, if possible that of an option with as many GPUs, no nearer together."""
     placement, spec, kind = snapshot.placement(i), snapshot.specs[i], int(snapshot.columns.kind[i])
     if placement is None or not spec.min_gpus <= placement.gpus <= spec.max_gpus:
         return 0.0

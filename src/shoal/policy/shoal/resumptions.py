@@ -26,7 +26,7 @@ class Resumptions:
 def resumptions(
     snapshot: Snapshot, worth: Floats, gpus: Indices, pools: Indices, seats: list[Seats | None]
 ) -> Resumptions:
-    """Decide on the suspended jobs, the highest bid first; ``worth`` is changed: they get no other option.
+    """Decide on the suspended jobs, the highest bid first; ``worth`` is changed so that they get no other option.
 
     A job is resumed if the GPUs of its node are free and no waiting job bids more for a GPU of that kind, or if it is
     worth more than the cheapest running jobs there that would have to leave; these may then be seated elsewhere.

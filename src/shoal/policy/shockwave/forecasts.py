@@ -54,7 +54,7 @@ def job_forecasts(
 
 
 def _kept(snapshot: Snapshot, before: JobForecasts, renew: bool) -> tuple[Indices, Flags]:
-    """Positions of forecasts that still hold, and whose they are; a job that could not run has none."""
+    """Return positions of the forecasts that still hold, and which jobs have one; a job that could not run has none."""
     columns = snapshot.columns
     at, known = match_rows(before.rows, columns.rows)
     known &= before.whole[at] > 0.0
@@ -65,7 +65,7 @@ def _kept(snapshot: Snapshot, before: JobForecasts, renew: bool) -> tuple[Indice
 
 
 def work_by_round(ahead: RegimeForecast, ends: Floats) -> Floats:
-    """Work done by the end of each round; a job's last round counts as a full one, so that it is worth as much."""
+    """Return the work done by the end of each round; a job's last round counts as a full one, to be worth as much."""
     times = np.cumsum([0.0, *(regime.seconds for regime in ahead.ahead)])
     works = np.cumsum([0.0, *(regime.work for regime in ahead.ahead)])
     whole = max(float(np.ceil(times[-1] / ends[1] - 1e-9) * ends[1]), float(times[-1]))

@@ -114,7 +114,7 @@ def _ahead(snapshot: Snapshot, i: int, *, wide: bool) -> float:
 
 
 def _serve(snapshot: Snapshot, order: Indices, leased: Flags) -> Served:
-    """Leased jobs keep their GPUs; then each job, in order, gets as many GPUs of one kind as make it faster."""
+    """Give leased jobs their GPUs, then each job, in order, as many GPUs of one kind as make it faster."""
     columns, cluster = snapshot.columns, snapshot.cluster
     gpus = np.where(leased, columns.held, 0).astype(np.int32)
     kinds = np.where(leased, columns.kind, -1).astype(np.int8)

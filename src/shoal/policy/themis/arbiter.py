@@ -93,7 +93,7 @@ def _by_machines(offer: GpuOffer, bids: Sequence[Bid]) -> AuctionOutcome:
 
 
 def _worths(bids: Sequence[Bid]) -> list[Floats]:
-    """By bid the logarithm of 1/ρ of each row, finite also where ρ without GPUs is not."""
+    """Return, by bid, the logarithm of 1/ρ of each row; finite even if ρ without GPUs is infinite."""
     return with_finite_worth([-np.log([row.rho for row in bid.rows]) for bid in bids])
 
 
@@ -124,7 +124,7 @@ def _hand_out(
 
 
 def _trimmed(seats: Seats, gpus: int) -> Seats:
-    """This many of the seats, given up first on the machines with the fewest."""
+    """Return this many of the seats; machines with the fewest of them give up theirs first."""
     kept: list[tuple[int, int]] = []
     for node, count in sorted(seats, key=lambda seat: (-seat[1], seat[0])):
         take = min(count, gpus)

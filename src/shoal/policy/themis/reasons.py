@@ -127,7 +127,7 @@ class _AuctionNumbers(Mapping[ReasonTemplate, tuple[NumberColumn, ...]]):
         return (auctions.ends(),) if template is _LEASED else self._waiting(template)
 
     def _waiting(self, template: ReasonTemplate) -> tuple[NumberColumn, ...]:
-        """The numbers of jobs that take no part in an auction and have no GPUs."""
+        """Return the numbers of jobs that take no part in an auction and have no GPUs."""
         apps = self.auctions.apps
         if template is _NO_ROOM:
             return apps.snapshot.columns.min_gpus, self._free()

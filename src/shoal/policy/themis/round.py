@@ -150,7 +150,7 @@ class AuctionRound:
         return ThemisCarry(now, live, app_seconds, self.histories, self.leases, *by_job, apps.gpu_ranges)
 
     def _until(self) -> Seconds:
-        """The end of a lease given now: that of the present lease period in its first half, later that of the next."""
+        """Return the end of a lease given now: in the first half of a lease period its end, later the next one's."""
         return round_end(self.apps.snapshot.now + 0.5 * self.lease, self.lease)
 
     def _holdings_and_offer(self, kind: int) -> tuple[dict[int, Holding], GpuOffer]:
@@ -191,7 +191,7 @@ class AuctionRound:
         return sizes
 
     def _holdings(self, kind: int) -> dict[int, Holding]:
-        """The holdings of apps under lease; a lease on lost GPUs is good for idle ones, as far as there are any."""
+        """Return the holdings of apps under lease; leased GPUs that were lost are replaced by idle ones if possible."""
         columns = self.apps.snapshot.columns
         here = np.where((columns.kind == kind) & (columns.partner < 0), columns.held, 0)
         idle, holdings = self.apps.snapshot.cluster.capacity[kind] - int(here.sum()), {}
@@ -240,7 +240,7 @@ class AuctionRound:
         return self._without_slowing(kind, jobs, counts)
 
     def _without_slowing(self, kind: int, jobs: Sequence[int], counts: Int64s) -> Int64s:
-        """The counts without GPUs that slow a job down; these go to jobs of the app that they make faster."""
+        """Return the counts without GPUs that slow a job down; these go to jobs of the app that they make faster."""
         quick, gpu_range = counts.copy(), self.apps.gpu_range
         for at, count in enumerate(counts.tolist()):
             if gpu_range(jobs[at], kind)[0] < count < gpu_range(jobs[at], kind)[1]:
@@ -261,7 +261,7 @@ class AuctionRound:
         return self.apps.agent(app, kind, holding.jobs, holding.kept)
 
     def _rho(self, app: int, kind: int, holding: Holding | None) -> float:
-        """ρ of an app that wins nothing now, by its last valuation; that is renewed if its jobs or own bid changed.
+        """Return ρ of an app that wins nothing now, by its last valuation, renewed if its jobs or own bid changed.
 
         A lease binds, so until it ends the app is taken to have what it keeps, and after that all it can use. So ρ
         measures what could no longer be made good after this auction. It rises with every second an app waits, the

@@ -110,7 +110,7 @@ class Api:
     def call(
         self, method: str, path: str, into: type[T], *, body: Any = None, params: Mapping[str, object] | None = None
     ) -> T:
-        """Send one request and return its answer; ``ApiRefusal`` or ``EngineAway`` without one."""
+        """Send one request and return its answer; ``ApiRefusal`` if it is refused, ``EngineAway`` if none comes."""
         data = None if body is None else msgspec.json.encode(body)
         target = self._target(path, params)
         kept: http.client.HTTPConnection | None = getattr(self._own, "connection", None)

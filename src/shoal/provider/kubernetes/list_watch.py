@@ -23,8 +23,8 @@ class _Marked(msgspec.Struct, frozen=True):
 class ListWatch(Generic[T]):
     """The objects of type ``item`` below ``path`` that ``params`` selects.
 
-    One thread reads the watch. Every other request is made by ``items``, which raises what goes wrong: a caller that
-    calls it again later resumes the watch, and lists again only where its version is too old.
+    One thread reads the watch. Every other request is made by ``items``, which raises its errors: called again later,
+    it resumes the watch, and lists again only if the watch's version is too old.
     """
 
     api: Api

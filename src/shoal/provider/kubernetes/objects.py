@@ -40,10 +40,10 @@ def agent_pod(
 ) -> Json:
     """Return the pod of an allocation: required affinity to its node, and the agent as its one process.
 
-    The token, and the certificates to trust if ``trusts``, are in the files of ``secret``. Required affinity, unlike
-    ``nodeName``, leaves it to the scheduler to account for the GPUs. Without an owner the agent is root in its
-    container, and only root reads its token; an owner's token opens no orders but its own run's, and the image's user,
-    who may be any, reads it.
+    The token, and with ``trusts`` the certificates to trust, are in the files of ``secret``. Unlike ``nodeName``,
+    required affinity has the scheduler account for the GPUs. Without an owner the agent is root in its container, and
+    only root reads its token. With an owner any user of the image reads the token, which opens no orders but those of
+    its own run.
     """
     name = pod_name(cluster, allocation.name)
     marks = {CLUSTER: cluster, ROLE: "agent", "app.kubernetes.io/managed-by": "shoal"}
@@ -129,7 +129,7 @@ def _agent_container(allocation: Allocation, options: KubernetesOptions, place: 
 
 
 def _changed(words: Sequence[str], changes: Mapping[str, str]) -> list[str]:
-    """Return arguments with other values of some options, where those are not empty."""
+    """Return the arguments with the options in ``changes`` set to those values, where they are not empty."""
     return [changes.get(before, "") or word for before, word in zip(("", *words), words, strict=False)]
 
 

@@ -65,7 +65,7 @@ class KubernetesOptions:
     context: str = ""
 
     def place_of(self, tenant: str | None) -> Place | None:
-        """Return where the pods of a tenant run, None for a tenant without an entry; the provider's own for None."""
+        """Return where a tenant's pods run, None for a tenant without an entry; for no tenant, the provider's place."""
         if tenant is None or self.tenants is None:
             return self.place
         return self.tenants.get(tenant)

@@ -178,7 +178,7 @@ class KubernetesProvider:
     def _check_secret(self, pod: KubePod) -> None:
         """Find out once whether a pod that an earlier process created, and that has not run yet, has its secret.
 
-        Creating it in a dry run tells: the API server answers 409 if it exists.
+        A dry run of its creation shows that: the API server answers 409 if the secret exists.
         """
         uid = pod.metadata.uid
         if uid in self._has_secret or uid in self._no_secret:

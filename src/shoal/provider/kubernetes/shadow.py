@@ -66,7 +66,7 @@ class KueueWorkload(Fields, frozen=True, rename="camel"):
         return sum(one.count * sum(each.gpus for each in one.template.spec.containers) for one in sets)
 
     def since(self, name: str) -> tuple[str, str]:
-        """Return since when a condition holds, and its reason; empty if it does not."""
+        """Return since when a condition holds, and its reason; both empty if it does not hold."""
         for one in self.status.conditions or ():
             if one.type == name and one.status == "True":
                 return one.last_transition_time or "", one.reason
@@ -161,7 +161,7 @@ class KubernetesQueue:
         return self._job(data, state, data.creation_timestamp or "", started, ended, workload.gpus, pods)
 
     def _of_pods(self, pods: Sequence[KubePod]) -> ObservedJob:
-        """Return pods that were created together as one job: it starts with the last and ends with the last."""
+        """Return pods that were created together as one job, which starts and ends with the last of them."""
         phases = {pod.status.phase for pod in pods}
         ended = all(pod.ended for pod in pods)
         starts = [pod.status.start_time or "" for pod in pods]

@@ -27,7 +27,7 @@ _PATIENCE_SECONDS = 2.0
 
 
 class Connection(Protocol):
-    """What the provider asks of Ray; see the verbs in `bridge`."""
+    """The requests that the provider makes of Ray; see the verbs in `bridge`."""
 
     def call(self, verb: str, seconds: float, **arguments: object) -> Any:
         """Return the bridge's answer; ``EngineAway`` without one in time, ``EngineRefusal`` with Ray's reason."""
@@ -41,7 +41,8 @@ class Connection(Protocol):
 def bridge_environment(address: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a bridge: no variable of Shoal's, and no usage statistics.
 
-    For a loopback address Ray would use the machine's own instead, unless that variable says that it is one machine.
+    Ray replaces a loopback address by the machine's own, unless a variable declares a cluster of one machine: that is
+    set here.
     """
     kept = {name: value for name, value in environ.items() if not name.startswith("SHOAL_")}
     local = address.startswith(("127.", "localhost"))

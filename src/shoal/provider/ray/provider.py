@@ -31,10 +31,10 @@ _SECONDS = 5.0
 
 @dataclass(slots=True)
 class RayProvider:
-    """Opens and closes actors; all state is Ray's, but for agents that are to be started and the times of warnings.
+    """Opens and closes actors; all state is Ray's, except for agents that wait to be started and the times of warnings.
 
     An actor gets the token of its agent only when it is ready for one: while an earlier agent of the node has not
-    ended, a new token would take the place of that agent's.
+    ended, a new token would replace that agent's.
     """
 
     options: RayOptions
@@ -102,7 +102,7 @@ class RayProvider:
             self.connection.call("kill", _SECONDS, ref=ref, name=name)
 
     def ask(self, kinds: Mapping[str, int]) -> None:
-        """Ask Ray's autoscaler, if there is one, for a cluster with this many GPUs more; nothing withdraws the wish."""
+        """Ask Ray's autoscaler, if any, for a cluster with this many GPUs more; the request is never withdrawn."""
         wanted = rows.bundles(kinds, self._nodes.values())
         if wanted != self._asked:
             self.connection.call("ask", _SECONDS, bundles=wanted)
@@ -111,7 +111,7 @@ class RayProvider:
     def _start(self, ref: str, name: str) -> dict[str, object]:
         """Start the agent of an actor that is ready; return what changes in its row.
 
-        An actor that another control plane created and did not come to start is ended: `open` creates another.
+        An actor that another control plane created without starting its agent is ended: `open` creates another.
         """
         allocation = self._opened.pop(ref, None)
         if allocation is None:

@@ -43,7 +43,8 @@ class GpuJob:
 def read_state(state: Mapping[str, Any], so_far: Mapping[str, str], now: float) -> dict[str, str]:
     """Return by job the lines for the state at ``now`` (seconds since 1970), given the lines of earlier looks.
 
-    A time that Ray does not report is that of the first look that saw the change. Jobs that Ray has forgotten ended.
+    A time that Ray does not report is that of the first look that saw the change. Jobs that Ray no longer reports have
+    ended.
     """
     users = {job["id"]: _user(job) for job in state["jobs"]}
     ends = {job["id"]: job["ended"] for job in state["jobs"] if job["over"]}
@@ -103,7 +104,7 @@ def _jobs(state: Mapping[str, Any]) -> Iterator[GpuJob]:
 
 
 def _user(job: Mapping[str, Any]) -> str:
-    """Return whose a job is: the ``user`` of its metadata, else its namespace, else the job."""
+    """Return the user of a job: the ``user`` of its metadata, else its namespace, else the job."""
     namespace: str = job["namespace"]
     named = namespace if namespace and len(namespace) != _UUID_LENGTH else ""
     return job["metadata"].get("user") or named or f"job-{job['id']}"

@@ -116,7 +116,7 @@ def list_nodes(options: SlurmOptions) -> list[str]:
 
 
 def list_jobs(*, user: int | None = None, job_name: str | None = None) -> list[str]:
-    """Return the ``squeue`` that lists jobs, also those that ended lately: of one user, or with one name."""
+    """Return the ``squeue`` that lists jobs, including recently ended ones: of one user, or with one name."""
     words = ["squeue", "--noheader", "--states=all", f"--format={JOB_FORMAT}"]
     words += [f"--user={user}"] if user is not None else []
     return words + ([f"--name={job_name}"] if job_name is not None else [])

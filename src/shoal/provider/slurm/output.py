@@ -99,7 +99,7 @@ def read_nodes(text: str) -> list[SlurmNode]:
 
 
 def node_state(state: str, reason: str) -> tuple[SiteState, str]:
-    """Return a node's state from ``sinfo``'s long word with its suffixes, and why it is not up."""
+    """Return a node's state from the long form of ``sinfo``'s state with its suffixes, and why it is not up."""
     base = state.rstrip(_FLAGS)
     reason = "" if reason == "none" else reason
     for flag in state[len(base) :]:

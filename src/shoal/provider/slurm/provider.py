@@ -115,7 +115,7 @@ class SlurmProvider:
         return made
 
     def _read_settings(self) -> None:
-        """Read what of the site's configuration limits allocations, once."""
+        """Read, once, the settings of the site's configuration that limit allocations."""
         if self._configured:
             return
         settings = output.read_configuration(self._list(commands.show_configuration()))

@@ -82,7 +82,7 @@ _PAYS_ALL = 40.0
 
 
 def with_finite_worth(worths: Sequence[Floats]) -> list[Floats]:
-    """Return worths in which −∞, the worth of nothing, is so low that serving one bidder more outweighs all else.
+    """Return finite worths: −∞, of an empty bundle, becomes so low that serving one bidder more outweighs all else.
 
     This is the limit of ever lower worths: most bidders are served, then the product of the values of those served is
     largest, and a bidder in whose place another could be served pays all it won.

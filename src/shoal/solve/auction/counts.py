@@ -64,13 +64,13 @@ _TIED = 1e-12
 
 
 def _first_best(reached: Floats) -> int:
-    """The place of the best, of sums that differ by rounding only the first: that with the fewest units."""
+    """Return the place of the first best sum, which has the fewest units, where sums differ by rounding only."""
     best = float(reached.max())
     return int(np.argmax(reached >= best - _TIED * (1.0 + abs(best))))
 
 
 def _reached(scales: Sequence[Floats], units: int) -> Floats:
-    """The best sum of the first i bidders, i from 0 (rows), by number of units (columns)."""
+    """Return the best sum of the first i bidders, i from 0 (rows), by number of units (columns)."""
     most = max((len(scale) for scale in scales), default=1) - 1
     best = np.zeros((len(scales) + 1, units + 1))
     padded = np.full(most + units + 1, -np.inf)
@@ -85,7 +85,7 @@ def _reached(scales: Sequence[Floats], units: int) -> Floats:
 
 
 def _taken(scales: Sequence[Floats], after: Floats, units: int) -> Int64s:
-    """The units each bidder takes, in order, given what the bidders after it reach with the rest."""
+    """Return the units each bidder takes, in order, given what the bidders after it reach with the rest."""
     taken, left = np.zeros(len(scales), dtype=np.int64), units
     for i, scale in enumerate(scales):
         if not left:

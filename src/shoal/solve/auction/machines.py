@@ -141,7 +141,7 @@ class _Market:
         known: Int64s,
         value: float,
     ) -> _Found:
-        """The integer program over the columns that a better answer than the known one could have."""
+        """Search, by integer program, the columns that an answer better than the known one could have."""
         # Weak duality: a column costs the bound as much as its gain is below its price. The optimum is seldom far below
         # the bound, so a few columns are searched first; what they reach limits the others.
         short = np.maximum(-self.session.worth(gain, np.maximum(prices, 0.0)), 0.0)

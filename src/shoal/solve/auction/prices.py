@@ -17,7 +17,7 @@ from shoal.solve.auction.outcome import AuctionOutcome, judged
 
 
 def by_price(table: BidTable, units: int) -> AuctionOutcome:
-    """The outcome of taking steps by worth per unit; ``gap`` bounds what the winners' product may be short of."""
+    """Take steps by worth per unit; the outcome's ``gap`` bounds how far the winners' product is below the best."""
     owner, end, step, gain = _steps(table)
     order = np.lexsort((end, owner, -gain / step))
     owner, end, step, gain = owner[order], end[order], step[order], gain[order]

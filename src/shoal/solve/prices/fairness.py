@@ -194,7 +194,7 @@ def _shortfall(found: Filled, levels: Floats, fastest: Floats) -> float:
 
 
 def _certificate_error(found: Filled) -> float:
-    """Return the gap that the prices leave, or the fall of a level between two stages if it is larger."""
+    """Return the gap that the prices leave, or the largest fall of a level between two stages, whichever is larger."""
     pairs = zip(found.stages, found.stages[1:], strict=False)
     fallen = (1.0 - after.tau / before.tau for before, after in pairs)
     return max(found.unproven, *fallen, 0.0)
@@ -215,7 +215,7 @@ def _usable(speeds: Floats, gangs: Floats, capacity: Floats) -> Floats:
 
 
 def _merged(speeds: Floats) -> Floats:
-    """Speeds with those of a row that are within `_APART` set to the slowest of them: costs between them would jump."""
+    """Return the speeds, with those of a row that are within `_APART` set to their slowest: costs would jump there."""
     order = np.argsort(speeds, axis=1)
     rising = np.take_along_axis(speeds, order, axis=1)
     for j in range(1, speeds.shape[1]):

@@ -125,7 +125,7 @@ class _Descent:
         return float((rise[bends] / stop[bends]).max(initial=0.0))
 
     def fall(self, overdrawn: Callable[[Floats], float], excess: float) -> None:
-        """Move down to where D is nearly 0, and some way down in any case."""
+        """Move down to where D is nearly 0, and by some step in any case."""
         if self._fine is not None:
             self._fall_between(self._fine, overdrawn, excess)
             return

@@ -187,7 +187,7 @@ def _exchanged(ladder: Ladder, capacity: int, level: float, best: Window, order:
 def _seated(
     ladder: Ladder, level: float, best: Window, bound: float, seats: Int64s, widths: Int64s, order: Indices
 ) -> Window:
-    """The better of ``best`` and the gangs on these seats, with a bound on every plan of that level."""
+    """Return the better of ``best`` and the plan on these seats, with a bound on every plan of that level."""
     claims = ladder.claims
     tried = _judged(ladder, seated(ladder, seats, widths, claims.forced(level), order), level)
     return _better(claims, *(_with_bound(claims, w, bound) if w.level == level else w for w in (best, tried)))

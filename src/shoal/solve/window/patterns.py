@@ -105,7 +105,7 @@ class Exchanges:
         return which, change, used
 
     def _within(self, seats: Int64s, gain: float) -> bool:
-        """Make the best exchanges of seats within one round, each for what it still gains after those before it."""
+        """Make the best exchanges of seats within one round, each while it still gains after the ones before it."""
         which, change, used = self._moves
         total = seats.sum(axis=0)
         free = self.classes.capacity - seats @ self.classes.widths

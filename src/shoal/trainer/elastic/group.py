@@ -56,7 +56,7 @@ class WorkerConfig:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> "WorkerConfig":
-        """Configuration from an agent's variables, else from those of a rank in a fixed gang, else of a single worker.
+        """Return the configuration from an agent's variables, else of a rank in a fixed gang, else of a single worker.
 
         Raises ``InputError`` naming a variable that is wrong.
         """

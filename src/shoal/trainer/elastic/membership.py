@@ -1,8 +1,8 @@
 """Membership of a worker in its job's groups: the group it trains in, the next order, and the switch between them.
 
-Before each step a training worker announces the generation it is ready for (`ready_generation`); after it, it sees what
-all announced (`follow`), and if all are ready for the same newer one they switch. A worker without a group, because it
-has just started or its group broke, waits for the next one (`regroup`). Every wait has a time limit.
+Before each step a training worker announces the generation it is ready for (`ready_generation`). After the step it has
+the announcements of all (`follow`); if all are ready for the same newer one they switch. A worker without a group,
+because it has just started or its group broke, waits for the next one (`regroup`). Every wait has a time limit.
 
 References: Hwang et al., NSDI 2021, §4.3.
 """
@@ -191,8 +191,8 @@ class Membership:
         """Cancel the target's group if possible; return whether no member waits for this worker.
 
         Members do not wait for a worker that trains elsewhere, since no switch happens without its announcement. A
-        worker that does not train is free while the group is not built, and afterwards when a training member has
-        dropped it.
+        worker that does not train is free while the group is not built, and after that once a training member has
+        dropped the group.
         """
         builder = self._builder
         if builder is None or builder.stepping:
@@ -224,7 +224,7 @@ class Membership:
         self._abandon_group()
 
     def _may_enter(self, builder: Builder, built: Built) -> bool:
-        """Whether this worker may enter: a training worker when all agree, any other after the first has entered."""
+        """Return whether this worker may enter: a training one when all agree, others after the first has entered."""
         if builder.stepping or not built.stepping:
             return True
         return _is_set(generation_store(self._store, builder.order.generation), _ENTERED)

@@ -55,7 +55,7 @@ def reusable(members: Iterable[Readiness]) -> int:
 
 
 def donors(held: Sequence[int]) -> Mapping[int, int]:
-    """For each rank that is behind, the rank that sends it its training state.
+    """Return, for each rank that is behind, the rank that sends it its training state.
 
     Ranks with the most steps hold the right state, since a finished step used the gradients of all; they share the
     sending. If no rank holds any steps, all take the initial state of rank 0.

@@ -117,7 +117,7 @@ class ReduceBuffer:
         return whole
 
     def settle(self, world: int) -> tuple[float, list[int]]:
-        """Read the summed buffer into gradients and statistics; returns the loss and the announced generations."""
+        """Read the summed buffer into gradients and statistics; return the loss and the announced generations."""
         gradients, statistics = self._split()
         for view, parameter in zip(gradients, self._parameters, strict=True):
             if parameter.grad is None:

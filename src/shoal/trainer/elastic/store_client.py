@@ -49,7 +49,7 @@ class WorkerStore(Store):  # type: ignore[misc]
         return total
 
     def compare_set(self, key: str, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
-        """Set a key if it has the expected value, or is not set and that is empty; return its value then."""
+        """Set a key if it has the expected value, or if it is unset and that is empty; return its value."""
         value: bytes = self._call("compare_set", key, _bytes(expected_value), _bytes(desired_value))
         return value
 

@@ -80,8 +80,8 @@ class ElasticStep:
 class Elastic:
     """Training of one worker.
 
-    ``also`` holds further stateful objects that all workers share, such as a learning-rate schedule. ``began`` and
-    ``steps_done`` say what the model already holds if the script has loaded a checkpoint of its own; otherwise, under
+    ``also`` holds further stateful objects that all workers share, such as a learning-rate schedule. If the script has
+    loaded a checkpoint of its own, ``began`` and ``steps_done`` state what the model already holds; otherwise, under
     Shoal, training resumes from the job's last checkpoint. A checkpoint is written every ``save_every`` seconds and
     when the job is stopped.
     """
@@ -286,7 +286,7 @@ class Elastic:
         self._cursor, self._number = Cursor(**state["cursor"]), state["number"]
 
     def _finish(self) -> None:
-        """Wait for all workers: one that passes this collective knows that all of them hold the last step."""
+        """Wait for all workers: after this collective each knows that all of them hold the last step."""
         while self._membership.member and self.complete:
             if _succeeds(partial(self._membership.group.add_up, torch.zeros(1, device=self._device))):
                 self._membership.mark_finished()
@@ -295,7 +295,10 @@ class Elastic:
 
 
 def _succeeds(collective: Callable[[], None]) -> bool:
-    """Run a collective; return False if the group broke. Returning releases the references of the failed collective."""
+    """Run a collective; return False if the group broke.
+
+    A function of its own, so that returning releases the references of a failed collective.
+    """
     try:
         collective()
     except GroupBroken:

@@ -2,8 +2,8 @@
 
 The loop calls zero_grad, backward and step once per pass. Until the last pass of a step the optimizer's and the
 schedulers' calls have no effect and ranks do not synchronise gradients. Each pass's gradients are scaled by the pass's
-weight as they enter the model, so that the sum over passes and the mean over ranks are the gradient of the mean loss
-over the whole step, whatever the lengths of the passes.
+weight on their way into the model. So, whatever the lengths of the passes, the sum over passes and the mean over ranks
+are the gradient of the mean loss over the whole step.
 """
 
 from collections.abc import Callable, Iterable
@@ -95,7 +95,7 @@ class AccumulationGate:
         return gated
 
     def _weigh(self, weight: float) -> None:
-        """Set the weight of the next passes. A module is faster without a hook, so a weight of 1 removes it."""
+        """Set the weight of the next passes; 1 removes the hook, since a module is faster without one."""
         self._weight = weight
         if weight != 1.0 and self._weighing is None:
             self._weighing = self._model.register_forward_hook(self._weighed)

@@ -114,7 +114,10 @@ class BatchAdaptation:
     # ── step by step ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def begin_step(self, *, even: bool, exchanging: bool) -> None:
-        """Begin a step; ``even``: all ranks have equal numbers of samples; ``exchanging``: it ends with an exchange."""
+        """Begin a step.
+
+        ``even``: all ranks have equal numbers of samples. ``exchanging``: the step ends with an exchange.
+        """
         self._even = even
         self._measuring = even and exchanging and self._measure
         self._gradients.begin(look=self._measuring)

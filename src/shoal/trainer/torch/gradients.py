@@ -123,7 +123,10 @@ class Gradients:
 
 
 def _seconds(look: Callable[[], None], device: torch.device) -> float:
-    """Run a measurement; return its seconds, on a GPU by CUDA events: the host's clock would include queued work."""
+    """Run a measurement and return its seconds.
+
+    On a GPU CUDA events measure them: the host's clock would include queued work.
+    """
     if device.type != "cuda":
         began = time.perf_counter()
         look()

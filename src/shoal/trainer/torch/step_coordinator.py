@@ -1,7 +1,7 @@
 """Decision after each step, equal in every rank: continue, save, or save and leave.
 
-A rank that was asked to stop announces it at the next exchange; all ranks know at the exchange after and leave then.
-With short steps an exchange covers several steps; all ranks agree on how many.
+A rank that was asked to stop announces it at the next exchange; all ranks see the announcement one exchange later and
+leave then. With short steps an exchange covers several steps; all ranks agree on how many.
 """
 
 import time

@@ -188,7 +188,7 @@ class Training:
         self._batch = BatchSetting(size, -(-largest // self._most_local) - 1)
 
     def _passes(self, step: RankStep, data: Iterator[Any]) -> Iterator[Any]:
-        """Yield the data of a step, pass by pass; the work after a pass happens when the next one is requested."""
+        """Yield the data of a step, pass by pass; a pass is completed when the next one is requested."""
         seconds, adapting, exchanging = [], self._adapting, self._coordinator.exchanging
         if adapting is not None:
             even = step.samples == self._batch.size and step.samples % self._environment.world == 0

@@ -1,8 +1,8 @@
-"""The rank of a batch script's job: on the first node it runs the script, on others it starts the tasks ``srun`` wants.
+"""The rank of a batch script's job: runs the script on the first node, and ``srun``'s tasks on the others.
 
 Before the script starts, every other node has connected to the job's rendezvous port and said where its task server
 listens; that port is then free for the job. Each connection proves the run's secret. When the script ends, its
-connection to each task server does too, and with it the server and its tasks.
+connection to each task server closes, and with it the server and its tasks end.
 """
 
 import base64
@@ -208,7 +208,7 @@ class BatchScript:
 
 
 class TaskServer:
-    """Starts the tasks that ``srun`` on the first node wants on this node, until the batch script ends."""
+    """Starts the tasks that ``srun`` on the first node orders for this node, until the batch script ends."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         self.job = job

@@ -172,7 +172,7 @@ class Step:
         self.relay.join(channel)
 
     def _input(self) -> bytes | None:
-        """Return what all tasks of a step of several read, as Slurm's do; None where a single task can read it."""
+        """Return the standard input of a step's tasks, as under Slurm; None if a single task reads it itself."""
         if self.options.given.get("input") == "none":
             return b""
         if path := self.options.given.get("input"):

@@ -99,7 +99,7 @@ def parse(words: list[str], job_id: str) -> StepOptions:
 
 
 def _split(word: str) -> list[tuple[str, str | None, str]]:
-    """Return the options of a word, as name, value if it is part of the word, and text: ``-ul`` is two."""
+    """Return the options of a word as (name, value or None, text); ``-ul`` is two options."""
     if word.startswith("--"):
         name, equals, value = word[2:].partition("=")
         return [(name, value if equals else None, f"--{name}")]

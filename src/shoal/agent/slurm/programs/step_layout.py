@@ -18,8 +18,8 @@ class Slot(NamedTuple):
 def slots_of(hosts: Sequence[tuple[str, int]], nodes: int) -> list[Slot]:
     """Return the nodes that a job sees on these real ones, each an address and its GPUs.
 
-    A job that asked for ``nodes`` equal nodes sees that many if every real node holds whole ones; otherwise it sees the
-    real nodes.
+    A job that asked for ``nodes`` equal nodes sees that many, if every real node can be split into whole ones;
+    otherwise it sees the real nodes.
     """
     total = sum(gpus for _, gpus in hosts)
     each = total // nodes if nodes else 0

@@ -105,7 +105,7 @@ def stopping() -> bool:
 
 
 class Relay:
-    """Follows tasks, their output and connections in one loop; the callbacks say what to do with each."""
+    """Follows tasks, their output and connections in one loop; callbacks decide what to do with each."""
 
     def __init__(self, output: Callable[[int, int, bytes], None], ended: Callable[[int, int], None]) -> None:
         self._output, self._ended = output, ended
@@ -155,12 +155,12 @@ class Relay:
                 os.killpg(pid, number)
 
     def follow(self, frame: OnFrame, signalled: Callable[[int], None]) -> None:
-        """Follow until no task and no connection is left; a connection that ends gives the frame None."""
+        """Follow until no task and no connection is left; at the end of a connection ``frame`` is called with None."""
         while self.pids or self.channels:
             self._turn(frame, signalled)
 
     def follow_tasks(self, frame: OnFrame, signalled: Callable[[int], None]) -> None:
-        """The same until no task is left."""
+        """Follow, as ``follow`` does, until no task is left."""
         while self.pids:
             self._turn(frame, signalled)
 
@@ -188,7 +188,7 @@ class Relay:
                 self._ended(rank, os.waitstatus_to_exitcode(ended[1]))
 
     def _drain(self, fd: int, *, once: bool = False) -> None:
-        """Pass on what a task wrote; after its end everything, but not what processes it left write later."""
+        """Pass on what a task wrote; after its end the rest of it, but not what processes it left write later."""
         while True:
             try:
                 data = os.read(fd, 65536)
