@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> "RenderableType":
-    """Names with their texts, one per line; empty texts are left out."""
+    """Return names with their texts, one per line; empty texts are left out."""
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))

@@ -286,7 +286,10 @@ class _Followed:
         self._labels: dict[int, _Label] = {}
 
     def print_new(self, write: Callable[[str], None]) -> bool:
-        """Print what the logs have gained; return whether they may still grow. Other ranks than the first may fail."""
+        """Print what the logs have gained; return whether they may still grow.
+
+        A failure to read another rank than the first is ignored.
+        """
         growing = self._print_rank(0, write)
         for rank in [*self._readers][1:]:
             try:

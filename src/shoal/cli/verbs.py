@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _each(client: "Client", jobs: tuple[str, ...], verb: str, as_json: bool, text: "Callable[[JobRow], str]") -> None:
-    """Ask for a verb on each job; all names are found before the first is changed."""
+    """Send a request about each job; all jobs are found before the first is changed."""
     rows = {detail.job.id: detail.job for detail in [find_job(client, name, only=True) for name in jobs]}
     for row in rows.values():
         client.call("POST", f"{job_path(row.id)}/{verb}", None, type(None))

@@ -49,7 +49,7 @@ class OptunaSearcher:
         return (SearchPhase(left, 1.0),) if left else ()
 
     def _pruned(self, number: int, trial: Trial) -> bool:
-        """Report a trial's new losses to the study; whether its pruner prunes it."""
+        """Report a trial's new losses to the study; return whether its pruner stops it."""
         from optuna.trial import TrialState
 
         own = self.asked[number]

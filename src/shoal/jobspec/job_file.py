@@ -90,9 +90,9 @@ def submission(fields: Mapping[str, Any], *, where: str = "", lines: Mapping[str
 
 
 def job_fields(fields: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The fields of a YAML job, with the working folder below ``folder``.
+    """Return the fields of a YAML job, with the working folder below ``folder``.
 
-    To YAML 1e6 is a text, here a number; ``yes`` and ``no`` are true and false, here words.
+    Unlike in YAML, ``1e6`` is a number here, and ``yes`` and ``no`` are words.
     """
     read: dict[str, Any] = {name: _number(value) if name in _NUMBERS else value for name, value in fields.items()}
     if isinstance(read.get("memory"), str):

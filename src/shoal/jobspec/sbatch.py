@@ -168,7 +168,7 @@ def _memory(job: _Job, gpus: int, cpus: int) -> None:
 
 
 def _plain(job: _Job) -> None:
-    """Apply the options with one field each."""
+    """Set the fields that one option each decides."""
     wanted, fields = job.wanted, job.fields
     if "job-name" in wanted:
         fields["name"] = named = as_name(job.value("job-name"))
@@ -189,7 +189,7 @@ def _plain(job: _Job) -> None:
 
 
 def _priority(job: _Job) -> None:
-    """Apply what decides when and how often the job runs."""
+    """Set what decides when and how often the job runs."""
     wanted, fields = job.wanted, job.fields
     if "nice" in wanted:
         nice = wanted["nice"].value or "100"
@@ -220,7 +220,7 @@ def _constraint(job: _Job, directive: Directive) -> None:
 
 
 def _waiting(job: _Job, now: datetime) -> None:
-    """Apply what a job waits for before its start."""
+    """Set what the job waits for before its start."""
     if "dependency" in job.wanted:
         after, singleton = values.dependencies(job.wanted["dependency"])
         job.fields |= ({"after": after} if after else {}) | ({"singleton": True} if singleton else {})

@@ -71,8 +71,7 @@ class Use:
 
 
 def usable(reaches: Sequence[tuple[int, int]], limit: int) -> Use:
-    """Return how jobs use up to ``limit`` GPUs: in order each takes its fewest, as far as possible; they share the
-    rest.
+    """Return how jobs use up to ``limit`` GPUs: in order each takes its fewest if possible; they share the rest.
 
     ``reaches`` are the fewest and the most GPUs of each job. A job whose fewest are more than what is left is skipped.
     The answer is cached, since many apps are alike; its arrays are read-only.

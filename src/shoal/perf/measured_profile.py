@@ -156,7 +156,7 @@ def _rotated(seats: Seats) -> Seats:
 
 
 def _along(curve: Floats, local: int) -> tuple[float, float]:
-    """Step and synchronisation seconds at ``local`` samples, linear between and beyond the measured ones."""
+    """Return step and synchronisation seconds at ``local`` samples, linear between and beyond the measured ones."""
     samples, step, sync = curve.T
     if local > samples[-1] and len(samples) > 1:
         slope = (step[-1] - step[-2]) / (samples[-1] - samples[-2])

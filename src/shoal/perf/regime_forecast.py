@@ -210,7 +210,7 @@ def _rates(snapshot: Snapshot, job: JobView, wanted: Iterable[int]) -> tuple[Map
 
 
 def _spread(ahead: Sequence[Regime]) -> float:
-    """Standard deviation over mean of the run time, all splits among these regimes being equally likely."""
+    """Return standard deviation over mean of the run time, if all splits among these regimes are equally likely."""
     if len(ahead) < 2:
         return 0.0
     paces = [1.0 / regime.rate for regime in ahead]
@@ -220,6 +220,6 @@ def _spread(ahead: Sequence[Regime]) -> float:
 
 
 def _error(snapshot: Snapshot, job: JobView, noise: float) -> float:
-    """Factor by which this job's run time is misjudged."""
+    """Return the factor by which this job's run time is misjudged."""
     number = int(snapshot.columns.rows[job.position])
     return 1.0 + noise * float(np.random.default_rng([snapshot.seed, 5, number]).uniform(-1.0, 1.0))

@@ -46,7 +46,10 @@ def best_timed(
 
 
 def neighbour(local: int, timed: Timed, apart: float, least: int, most: int) -> int | None:
-    """Samples of a pass up to the fraction ``apart`` more, else less, where none as near was timed; else None."""
+    """Return a number of samples of a pass to time next to ``local``; None if all near ones were timed.
+
+    It is larger by up to the fraction ``apart`` or, where a number within that was timed, smaller.
+    """
     more, less = min(round(local * (1.0 + apart)), most), max(round(local / (1.0 + apart)), least)
     if more > local and not any(local < n <= more for n in timed):
         return more

@@ -313,7 +313,7 @@ def paired(a: JobResults, b: JobResults, per_job: Callable[[JobResults], Floats]
 
 
 def bootstrap_interval(a: Floats, b: Floats, statistic: Callable[[Floats], Floats]) -> tuple[float, float]:
-    """The percentile interval of statistic(a) − statistic(b) over resampled pairs of jobs, with a fixed seed."""
+    """Return the percentile interval of statistic(a) − statistic(b) over resampled pairs of jobs, with a fixed seed."""
     resamples = int(np.clip(_MOST_DRAWS // len(a), _FEWEST_RESAMPLES, _RESAMPLES))
     chance = np.random.default_rng(0)
     gaps = []

@@ -150,7 +150,7 @@ def _story(history: History, job: JobNumber, reasons: list[WaitingReason], until
 
 
 def _lost(history: History, holds: list[int]) -> Seconds:
-    """Seconds of run whose work was lost when the job was stopped, at the rate last measured in each interval."""
+    """Return seconds of run whose work a stop of the job lost, at the rate last measured in each interval."""
     lost, rates = 0.0, history.rates
     for hold in holds:
         last = int(np.searchsorted(rates.hold, hold, side="right")) - 1

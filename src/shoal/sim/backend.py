@@ -288,7 +288,7 @@ class SimulatedBackend:
             self._queue.push(self.now + wait, Happening.CRASHED, order.job, run.incarnation)
 
     def _start_cost(self, job: int, incarnation: int) -> Seconds:
-        """Seconds that a start costs a job after this many incarnations; resuming costs as much as a restart."""
+        """Return the seconds that a start costs a job after this many incarnations; resuming costs a restart."""
         again = incarnation > 0 or self._jobs.runs[job].resumes
         return self.restart_cost.of(self.truth.jobs[job]) if again else self.restart_cost.first
 

@@ -51,7 +51,7 @@ class RunningJobs:
         return taken
 
     def leave(self, job: int, now: Seconds) -> None:
-        """Settle a job's progress and take its seats; its partner and its neighbours run on without it."""
+        """Settle a job's progress and take its seats away; its partner and its neighbours run on without it."""
         run = self.runs[job]
         run.done = run.progress(now)
         left, run.placement, run.rate = run.placement, None, 0.0
@@ -66,7 +66,7 @@ class RunningJobs:
             self.rerate(partner, now)
 
     def stop(self, job: int, now: Seconds) -> float:
-        """Take a job's seats; it keeps what it has saved. Return the progress that is lost."""
+        """Stop a job, which keeps what it has saved, and take its seats away; return the progress that is lost."""
         run, truth = self.runs[job], self.truth.jobs[job]
         kept = kept_at_stop(truth, run, now)
         self.leave(job, now)

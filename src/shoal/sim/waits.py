@@ -1,4 +1,4 @@
-"""Conditions of simulated jobs: which may start when others start or end, and which then never can."""
+"""Conditions of simulated jobs: which jobs may start, or never can, after others have started or ended."""
 
 from collections.abc import Sequence
 from math import inf

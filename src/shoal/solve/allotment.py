@@ -184,7 +184,7 @@ class _Trial:
         """The total worth of the choices placed, without those that fill free units."""
 
     def _costs(self, gangs: list[int], moved: Indices) -> dict[int, float]:
-        """Return what these staying gangs would lose by a move to other seats; gangs without such seats are left out."""
+        """Return what these staying gangs would lose by a move to other seats; gangs without such are left out."""
         worth, at = self.menu.worth, np.array(gangs, dtype=np.intp)
         at = at[moved[at] >= 0]
         return dict(zip(at.tolist(), (worth[at, STAY] - worth[at, moved[at]]).tolist(), strict=True))

@@ -53,7 +53,7 @@ class Packer:
                 self.left.add(gang)
 
     def find(self, units: int) -> Seats | None:
-        """Return seats on free units without moving gangs: the tightest node or, for a wide gang, empty nodes; or None."""
+        """Return seats on free units without moving gangs: the tightest node or, if wide, empty nodes; or None."""
         if units <= self.widest:
             node = self._tightest(units)
             return ((node, units),) if node >= 0 else None
@@ -121,9 +121,7 @@ class Packer:
         return (cost, gangs) if need <= 0 else None
 
     def _moved_out(self, gangs: Sequence[int], kept: Mapping[int, int]) -> bool:
-        """Move gangs to other seats, all or none, leaving ``kept`` units of some nodes free; return whether it
-        succeeded.
-        """
+        """Move gangs, all or none, leaving ``kept`` units of some nodes free; return whether it succeeded."""
         before = {gang: self.seats[gang] for gang in gangs}
         for gang in gangs:
             self._leave(gang)

@@ -274,7 +274,7 @@ class _Work:
 
 
 def _nets(jobs: LeastTimes, slots: SlotPrices, times: Floats) -> tuple[list[Floats], list[Floats]]:
-    """Return, by kind, the time until which each job (rows) pays in each slot, and its greatest part of work a second."""
+    """Return, by kind, until when each job (rows) pays in each slot, and its greatest part of work a second."""
     nets, paces = [], []
     for k in range(len(jobs.gpus)):
         able = np.isfinite(jobs.seconds[:, k])

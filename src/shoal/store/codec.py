@@ -47,7 +47,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What the records of earlier segments amount to, as two encoded images: of the ring's state and of the live side.
+    """The contents of earlier segments as two encoded images: of the ring's state and of the live side.
 
     It follows the header of a segment. From there on policies start without ``carry``.
     """

@@ -363,7 +363,7 @@ def shifted(jobs: Iterable[Job], origin: float) -> list[Job]:
         return None if at is None else at - origin
 
     def shift(job: Job) -> Job:
-        """A valid job stays valid, so nothing is checked again."""
+        """Return a job with its times shifted; it is not checked again, since a valid job stays valid."""
         if job.submitted < origin:
             return replace(job, submitted=job.submitted - origin)
         later = copy(job)

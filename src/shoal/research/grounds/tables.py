@@ -75,7 +75,7 @@ class GroundComparison:
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """Return the geometric mean; NaN of nothing."""
+    """Return the geometric mean; NaN without values."""
     return exp(fmean(log(max(value, 1e-9)) for value in values)) if values else nan
 
 
@@ -287,7 +287,7 @@ def _worst_row(
 
 
 def _floors(ones: Sequence[GroundComparison], least: Figure | None) -> list[float]:
-    """Return what no policy can be below, on the grounds with a bound."""
+    """Return the figures that no policy can be below, on the grounds with a bound."""
     return [] if least is None else [least(one) for one in ones if one.bound]
 
 

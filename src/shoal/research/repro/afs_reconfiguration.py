@@ -1,4 +1,4 @@
-"""AFS's figure 8: what cheap changes of shares are worth to one job of a trace, in the simulator.
+"""AFS's figure 8: the gain that cheap changes of shares bring to one job of a trace, in the simulator.
 
 CoDDL changes a job's share in 4 ms while it trains on (ES), and cancels changes that newer ones replace (RC); without
 both every change is a restart of tens of seconds (figure 1). The simulator has no cancelling, so the two ends are

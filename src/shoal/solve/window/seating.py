@@ -47,7 +47,7 @@ def apart(ladder: Ladder, seats: Int64s, of: Indices, forced: Int32s) -> Indices
 
 
 def _lines(ladder: Ladder, of: Indices, forced: Int32s) -> Iterator[tuple[Indices, Indices]]:
-    """Yield, by class, its gangs, and the gang (by place among them) of each step: forced steps first, then by worth."""
+    """Yield, by class, its gangs, and the gang (by place among them) of each step: forced first, then by worth."""
     who = np.concatenate([np.repeat(np.arange(len(forced)), forced), ladder.steps(forced)[0]])
     of_step = of[who]
     for s in range(int(of.max(initial=-1)) + 1):

@@ -53,7 +53,7 @@ def _convert(row: tuple[int, list[str]]) -> Job | LeftOut:
 def trace_job(
     name: str, *, type_name: str, steps: str, gpus: str, weight: str, slo: str, arrival: str
 ) -> Job | LeftOut:
-    """Convert the fields of a line, in Gavel's units, to a job."""
+    """Return a job from the fields of a line in Gavel's units, or why it is left out."""
     model, batch = job_type(type_name)
     gang = whole("scale_factor", gpus, least=1)
     work = float(whole("total_steps", steps, least=1) * batch)

@@ -243,7 +243,7 @@ def _admit(new: RecordedJob, found: dict[str, RecordedJob]) -> LeftOut | None:
 
 
 def _note_use(row: SacctRow, use: dict[str, float]) -> None:
-    """Keep the highest GPU utilization of a job's steps, which sacct gives in percent of one GPU."""
+    """Record the highest GPU utilization of a job's steps, which sacct gives in percent of one GPU."""
     for part in row.get("tresusageinave", "").split(","):
         key, _, value = part.partition("=")
         if key.startswith("gres/gpuutil") and value.isdigit():

@@ -146,7 +146,7 @@ def _split_rows(
 
 
 def _rejoined(fields: list[str], names: list[str]) -> list[str]:
-    """Return a row's fields, those joined that contain the delimiter: a TRES list in a CSV file, or a job's name."""
+    """Return a row's fields, with the parts of one that contains the delimiter joined: a TRES list, or a job's name."""
     joined: list[str] = []
     keys: set[str] = set()
     for part in fields:

@@ -74,7 +74,9 @@ def _gains(kept: tuple[float, float]) -> bool:
 
 
 def figure_8(found: dict[float, list[EstimateError]]) -> Table:
-    """What the drawing promises, measured: the error of estimated pairs by fraction of pairs profiled."""
+    """Return the table of the error of estimated pairs by fraction of pairs profiled: measured, as the drawing
+    promises.
+    """
     rows: list[list[Cell]] = []
     for fraction, errors in found.items():
         error, right = interval([e.error for e in errors]), interval([e.right for e in errors])
@@ -99,7 +101,7 @@ def figure_8(found: dict[float, list[EstimateError]]) -> Table:
 
 
 def figure_16(results: Results) -> list[Table]:
-    """Sharing with estimated speeds, with known ones, and none."""
+    """Return the table of sharing with estimated speeds, with known ones, and of no sharing."""
     rates = sorted({case.rate for case in results})
 
     def hours(rate: float, policy: str, knowledge: str | None) -> list[float]:
