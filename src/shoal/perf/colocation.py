@@ -114,10 +114,11 @@ class Estimator:
 
 
 def profiling_plan(count: int, fraction: float, seed: int) -> Flags:
-    """Pairs of types to profile (types × types): at most this fraction of them, as many for every type, at least one.
+    """Return the pairs of types to profile (types × types), at most this fraction, equally many for each type.
 
-    The rounds of a tournament in seeded order, so that a larger fraction includes the pairs of a smaller one. A type
-    is never paired with itself. With an odd number of types one has no partner in each round.
+    Each type has at least one. The pairs are the rounds of a tournament in seeded order, so that a larger fraction
+    includes the pairs of a smaller one. A type is never paired with itself. With an odd number of types one has no
+    partner in each round.
     """
     if not 0.0 < fraction <= 1.0:
         raise ValueError(f"profiled fraction must be above 0 and at most 1, not {fraction}")

@@ -182,7 +182,7 @@ class Tokens:
             self._connection.execute("COMMIT")
 
     def lend(self, name: str, role: Role, node: str | None = None) -> str:
-        """Return the secret of a new token that no file has; it replaces a lent one of the same name."""
+        """Return the secret of a new token that is stored in no file; it replaces a lent one of the same name."""
         secret, now = _PREFIX + secrets.token_urlsafe(32), self.now()
         hashed = _hash(secret)
         with self._lock:

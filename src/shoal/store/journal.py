@@ -237,7 +237,7 @@ class JournalFile:
     records: int = 0
 
     def read(self) -> Iterator[codec.Record]:
-        """Yield every whole record in order, up to the first damage."""
+        """Yield every undamaged record in order, up to the first damage."""
         return self._whole(codec.unpack)
 
     def raw(self) -> Iterator[list[Any]]:

@@ -31,7 +31,7 @@ class Salvaged:
 
 
 def salvage(path: Path, target: Path) -> Salvaged:
-    """Write the whole records of a journal, up to the first damage, to a new file; ``target`` must not exist."""
+    """Write the records of a journal, up to the first damage, to a new file; ``target`` must not exist."""
     if target.exists():
         raise InputError("out", str(target), "exists already; name another file")
     source = JournalFile(path)

@@ -19,7 +19,7 @@ _FIGURE_6 = {"srtf": 4.85, "srsf": 5.84, "tiresias": 16.14}
 
 
 def best_of_their_kinds(ratios: Ratios) -> str:
-    """Figure 5: AFS-L is 1.2 to 2.7 times better than SRTF, AFS-P 1.9 to 3.1 than Tiresias-L, best on each trace."""
+    """Return the verdict on figure 5: AFS-L 1.2 to 2.7 times better than SRTF, AFS-P 1.9 to 3.1 than Tiresias-L."""
     claims: dict[str, bool] = {}
     for base, ours, low, high in (("srtf", "afs-l", 1.2, 2.7), ("tiresias", "afs-p", 1.9, 3.1)):
         row = ratios[f"{base} / {ours}"]
@@ -36,7 +36,7 @@ def best_of_their_kinds(ratios: Ratios) -> str:
 
 
 def wide_gangs(ratios: Ratios) -> str:
-    """Figure 6: the largest blow-ups are 4.85, 5.84 and 16.14; SRTF and SRSF are shorter on one trace only."""
+    """Return the verdict on figure 6: blow-ups of at most 4.85, 5.84 and 16.14; SRTF and SRSF shorter on one trace."""
     claims: dict[str, bool] = {}
     for policy, theirs in _FIGURE_6.items():
         row = ratios[f"{policy} (widest) / {policy}"]
@@ -48,7 +48,7 @@ def wide_gangs(ratios: Ratios) -> str:
 
 
 def tails(ratios: Ratios) -> str:
-    """Figure 9: AFS's tails are shorter on most traces; Max-Min or Optimus is ahead on some."""
+    """Return the verdict on figure 9: AFS's tails are shorter on most traces; Max-Min or Optimus is ahead on some."""
     claims: dict[str, bool] = {}
     for base, ours in (("srtf", "afs-l"), ("tiresias", "afs-p")):
         row = ratios[f"{base} / {ours}"]
@@ -61,7 +61,7 @@ def tails(ratios: Ratios) -> str:
 
 
 def altruism(ratios: Ratios) -> str:
-    """Figure 11: SRTF-E and SRSF-E are better than SRTF, AFS-L better than both."""
+    """Return the verdict on figure 11: SRTF-E and SRSF-E are better than SRTF, AFS-L better than both."""
     mean = {name: _mean(row) for name, row in ratios.items()}
     ours = mean["srtf / afs-l"]
     claims = {f"{name} is above 1 (ours {value:.2f})": value > 1.0 for name, value in mean.items()}
@@ -71,7 +71,7 @@ def altruism(ratios: Ratios) -> str:
 
 
 def unknown_lengths(ratios: Ratios) -> str:
-    """Figure 13: AFS-P is at most about twice as long as AFS-L, and AFS-S similar to AFS-P in many cases."""
+    """Return the verdict on figure 13: AFS-P takes at most about twice as long as AFS-L, AFS-S as long as AFS-P."""
     known, simple = ratios["afs-p / afs-l"], ratios["afs-s / afs-l"]
     similar = sum(abs(a / b - 1.0) <= _SLACK for a, b in zip(simple, known, strict=True))
     return all_hold(

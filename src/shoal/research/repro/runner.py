@@ -20,10 +20,7 @@ from shoal.scenario.sweep import end_with_parent
 
 @dataclass(frozen=True, slots=True)
 class ReproOutcome:
-    """What came of a reproduction: its tables, or the reason why there are none.
-
-    ``cpu`` is the CPU time in seconds of the whole reproduction, stored results included.
-    """
+    """The result of a reproduction: its tables, or the reason why there are none."""
 
     name: str
     tables: tuple[Table, ...] = ()
@@ -38,7 +35,7 @@ class ReproOutcome:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What a reproduction's context is made of, in any process."""
+    """The arguments of a reproduction's context, in any process."""
 
     folder: Path | None = None
     out: Path | None = None

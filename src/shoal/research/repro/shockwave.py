@@ -234,7 +234,7 @@ def _made_static(part: float, workload: Workload, seed: int) -> Workload:
 
 
 def _mixes(context: ReproContext) -> list[Table]:
-    """Figure 10."""
+    """Return the tables of figure 10."""
     trace, mixes = ("120", (1.0, 0.0)) if context.quick else ("220", (1.0, 0.6, 0.3, 0.0))
     rows = []
     for part in mixes:
@@ -256,7 +256,7 @@ def _mixes(context: ReproContext) -> list[Table]:
 
 
 def _noises(context: ReproContext) -> list[Table]:
-    """Figure 13."""
+    """Return the tables of figure 13."""
     trace, levels = ("120", (0.0, 0.4, 0.8)) if context.quick else ("220", (0.0, 0.2, 0.4, 0.6, 0.8, 0.99))
     rows = []
     for level in levels:
@@ -276,7 +276,7 @@ def _noises(context: ReproContext) -> list[Table]:
 
 
 def _factors(context: ReproContext) -> list[Table]:
-    """Figure 16."""
+    """Return the tables of figure 16."""
     gpus, rows = 14, []
     for factor in (3.0, 2.0, 1.5):
         for policy in (*_OURS, *_BASELINES):
@@ -309,7 +309,7 @@ def _contended(workload: Workload, gpus: int, factor: float) -> Workload:
 
 
 def _polluxes(context: ReproContext) -> list[Table]:
-    """Figure 17."""
+    """Return the tables of figure 17."""
     workload = read_workload(context.data / "pollux" / "workloads" / "workload-1.csv", "pollux")
     # Gangs and batch sizes as requested: none of the policies compared here changes them.
     fixed = tuple(
@@ -337,7 +337,7 @@ def _polluxes(context: ReproContext) -> list[Table]:
 
 
 def _plans(context: ReproContext) -> list[Table]:
-    """Figure 12."""
+    """Return the tables of figure 12."""
     from shoal.solve.window import Claims, plan
 
     rows: list[list[Cell]] = []
@@ -401,7 +401,7 @@ def _snapshot_at(model: ProfiledModel, job: Job, progress: float) -> tuple[Snaps
 
 
 def _predicted(context: ReproContext) -> list[Table]:
-    """Figure 5."""
+    """Return the tables of figure 5."""
     rows: list[list[Cell]] = []
     for trace in ("120",) if context.quick else TRACES:
         for rule in ("restatement", "bayesian", "reactive"):

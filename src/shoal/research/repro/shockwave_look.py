@@ -1,4 +1,4 @@
-"""Shockwave's schedules from nearby (NSDI '23 §8.4, figure 8): a batch of 50 jobs by size, and their fairness.
+"""Shockwave's schedules in detail (NSDI '23 §8.4, figure 8): a batch of 50 jobs by size, and their fairness.
 
 The paper names neither the jobs nor the GPUs of its batch. Here 50 jobs of the public 120-job trace are drawn for each
 seed and submitted together to 16 GPUs, about the paper's contention of three.

@@ -108,7 +108,7 @@ def cpu_seconds() -> float:
 
 
 def _end_last_line(stored: IO[bytes]) -> None:
-    """Remove what a killed process left of a line, so that the next one begins on a line of its own."""
+    """Remove an unfinished last line that a killed process left, so that the next one begins on a line of its own."""
     size = end = stored.seek(0, os.SEEK_END)
     while end:
         begin = max(0, end - 65536)

@@ -14,7 +14,7 @@ ERROR_CHANGE = 0.1076
 def by_mixes(
     rho: Mapping[float, float], at_all: Mapping[str, PairedRatio], gandiva_time: PairedRatio, themis: str
 ) -> str:
-    """Figures 15 and 16: Themis's worst ρ by mix, baselines' over it and Gandiva's GPU time with all apps intensive."""
+    """Return the verdict on figures 15 and 16: worst ρ by mix, the baselines' over Themis's, and Gandiva's GPU time."""
     worst = max(rho, key=lambda mix: rho[mix])
     claims = {f"the worst ρ is highest with a mix ({themis}: at {worst:.0%})": 0.0 < worst < 1.0}
     for name, ratio in at_all.items():
@@ -25,7 +25,7 @@ def by_mixes(
 
 
 def by_errors(changes: Sequence[float]) -> str:
-    """Figure 17: the changes of the worst ρ at errors of up to 20 %, by seed, are no larger than the paper's."""
+    """Return the verdict on figure 17: errors of up to 20 % change the worst ρ by no more than in the paper."""
     mean, half = fmean(changes), half_width(changes)
     if abs(mean) + half <= ERROR_CHANGE:
         return REPRODUCES
@@ -35,7 +35,7 @@ def by_errors(changes: Sequence[float]) -> str:
 
 
 def by_lies(liar: Mapping[float, float], error: Mapping[float, float], others: Mapping[float, float]) -> str:
-    """Figure 18: no lie pays; the liar is much later (5 % or more) with lies above 34 %; the others are sooner."""
+    """Return the verdict on figure 18: no lie pays; above 34 % the liar is much later (5 % or more), others sooner."""
     claims: dict[str, bool] = {}
     for lie, times in liar.items():
         if times * (1.0 + error[lie]) < 1.0:
@@ -48,7 +48,7 @@ def by_lies(liar: Mapping[float, float], error: Mapping[float, float], others: M
 
 
 def by_filters(rho: Mapping[tuple[float, int], float]) -> str:
-    """Figure 19a: ρ falls with the filter up to 0.8, is about 1.5 times as high at 1, and shorter leases are fairer."""
+    """Return the verdict on figure 19a: ρ falls up to f = 0.8, is 1.5 times as high at 1; short leases are fairer."""
     rise = rho[1.0, 10] / rho[0.8, 10]
     return all_hold(
         {
@@ -60,7 +60,7 @@ def by_filters(rho: Mapping[tuple[float, int], float]) -> str:
 
 
 def by_leases(gpu_time: Mapping[tuple[float, int], float]) -> str:
-    """Figure 19b: GPU time rises with the filter and falls with longer leases."""
+    """Return the verdict on figure 19b: GPU time rises with the filter and falls with longer leases."""
     return all_hold(
         {
             "GPU time rises with f": gpu_time[1.0, 10] > gpu_time[0.0, 10],
