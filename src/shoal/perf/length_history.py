@@ -257,7 +257,7 @@ class LengthHistory:
         self._view = None
 
     def totals(self, classes: Int32s, seconds: Floats) -> Floats:
-        """Return total lengths in seconds of jobs of these classes that have run ``seconds``: ``PARTS``, then the mean."""
+        """Return total lengths in seconds of jobs of these classes that have run ``seconds``: ``PARTS``, then mean."""
         fresh = self._fresh.take(classes)
         if not fresh.all():
             stale = np.unique(classes[~fresh]).tolist()
