@@ -93,7 +93,7 @@ def test_a_reader_of_a_log_that_was_rewritten_shorter_goes_on_at_its_end(tmp_pat
     assert (piece.data, piece.next, piece.size) == (b"", 6, 6)
 
 
-def test_the_agent_says_where_the_hole_ends_so_that_nobody_reads_through_it(tmp_path: Path) -> None:
+def test_a_log_piece_names_the_end_of_the_hole_so_that_readers_skip_it(tmp_path: Path) -> None:
     folder = Workspace(tmp_path, "n1")
     os.close(folder.lock())
     grow(folder.logs("job-a") / "1.0.log", 50)

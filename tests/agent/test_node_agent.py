@@ -354,7 +354,7 @@ def test_an_agent_ordered_to_end_lets_jobs_save_then_reports_and_exits(site: Sit
     assert {(run.blameless, run.cause) for run in ends} == {(True, "its node's agent was stopped")}
 
 
-def test_told_twice_an_agent_ends_at_once(site: Site, ask: Any) -> None:
+def test_a_second_signal_ends_an_agent_at_once(site: Site, ask: Any) -> None:
     agent = site.agent()
     site.plane.want(ask("go", DEAF, grace=3600.0))
     file(site, "up")

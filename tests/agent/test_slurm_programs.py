@@ -128,7 +128,7 @@ def test_host_lists_are_expanded_and_counts_written_as_slurm_does() -> None:
             expand_hosts(bad)
 
 
-def test_only_a_process_that_knows_the_secret_of_the_run_is_heard() -> None:
+def test_only_a_process_that_knows_the_secret_of_the_run_is_accepted() -> None:
     results: list[Any] = []
 
     def serve(server: socket.socket) -> None:

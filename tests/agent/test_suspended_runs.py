@@ -89,7 +89,7 @@ def test_an_order_that_changes_meanwhile_is_followed_afterwards() -> None:
     assert words(node, node.turned((1, 1), True)) == ["ResumeRanks 1"]
 
 
-def test_a_run_on_real_gpus_is_resumed_on_the_same_ones_or_says_who_has_them() -> None:
+def test_a_run_on_real_gpus_is_resumed_on_the_same_ones_or_reports_which_run_has_them() -> None:
     node = NodeState(2, real=True)
     follow(node, order(1), order(2))
     follow(node, order(1, turn=1), order(2))

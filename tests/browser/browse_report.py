@@ -70,7 +70,7 @@ def test_the_same_job_is_seen_under_each_policy_at_each_moment(page: Page) -> No
     assert page.locator(".story").inner_text() != first
 
 
-def test_a_job_that_is_not_listed_is_said_to_be_missing(page: Page) -> None:
+def test_a_job_that_is_not_listed_is_shown_as_missing(page: Page) -> None:
     page.goto(f"{page.url.partition('#')[0]}#/job/none")
     expect(page.get_by_text("This report lists no job none.")).to_be_visible()
 

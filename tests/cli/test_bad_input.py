@@ -332,7 +332,7 @@ def test_results_of_a_file_that_has_changed_since_are_not_taken_for_its_own(shoa
     assert "other settings" in err
 
 
-def test_an_unknown_baseline_is_told_the_policies_there_are(shoal: Shoal) -> None:
+def test_an_unknown_baseline_is_refused_with_the_policies_there_are(shoal: Shoal) -> None:
     assert shoal(*simulate())[0] == 0
     code, out, err = shoal("report", "kept", "--baseline", "fif")
     assert (code, out) == (2, "")

@@ -269,6 +269,14 @@ def test_without_a_cluster_one_line_says_how_to_get_one(shoal: Shoal, cluster: F
     assert shoal("queue") == (2, "", said)
 
 
+def test_the_help_of_a_subcommand_needs_no_cluster(shoal: Shoal, cluster: Fake, monkeypatch: Any) -> None:
+    monkeypatch.delenv("SHOAL_SERVER")
+    for words in (("nodes", "drain"), ("quota", "set"), ("policy", "switch"), ("token", "create")):
+        code, out, err = shoal(*words, "--help")
+        assert (code, err) == (0, "")
+        assert out.startswith(f"Usage: shoal {' '.join(words)} ")
+
+
 def test_what_up_left_behind_is_found(shoal: Shoal, cluster: Fake, monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.delenv("SHOAL_SERVER")
     monkeypatch.delenv("SHOAL_TOKEN")
@@ -478,9 +486,7 @@ def test_submit_says_once_of_each_kind_of_job_whether_it_is_stopped_to_make_room
     assert shoal("submit", "--preemptible", "maybe", "--", "true")[0] == 2
 
 
-def test_a_script_is_submitted_and_what_is_not_applied_is_said_beside(
-    shoal: Shoal, cluster: Fake, tmp_path: Path
-) -> None:
+def test_a_script_is_submitted_and_notes_name_what_is_not_applied(shoal: Shoal, cluster: Fake, tmp_path: Path) -> None:
     accept(cluster)
     (tmp_path / "train.sh").write_text("#!/bin/bash\n#SBATCH -G 2 -p gpu --array=0-1\npython train.py\n")
     code, out, err = shoal("submit", "train.sh")
@@ -630,7 +636,7 @@ def test_an_exact_name_means_the_latest_live_job_of_that_name_and_never_a_longer
 # ── queue ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_queue_shows_those_who_run_then_those_who_wait_in_order(shoal: Shoal, cluster: Fake) -> None:
+def test_the_queue_shows_running_jobs_then_waiting_jobs_in_order(shoal: Shoal, cluster: Fake) -> None:
     code, out, err = shoal("queue")
     assert (code, err) == (0, "")
     title, _, _, _, *lines = (line.strip() for line in out.splitlines())
@@ -688,7 +694,7 @@ def test_the_queue_fits_a_hundred_columns() -> None:
     ("seconds", "text"),
     [(0.4, "0.4 s"), (90, "90 s"), (240, "4 min"), (5000, "83 min"), (9000, "2.5 h"), (200_000, "2.3 d")],
 )
-def test_a_span_is_said_in_its_unit(seconds: float, text: str) -> None:
+def test_a_span_is_shown_in_its_unit(seconds: float, text: str) -> None:
     assert span(seconds) == text
 
 
@@ -1161,7 +1167,7 @@ def cells(out: str, beginning: str) -> list[str]:
     return [cell.strip() for cell in line.strip().split("  ") if cell]
 
 
-def test_nodes_says_who_answers_and_what_runs_there(shoal: Shoal, cluster: Fake) -> None:
+def test_nodes_shows_which_nodes_answer_and_what_runs_there(shoal: Shoal, cluster: Fake) -> None:
     cluster.answers["GET /v1/nodes"] = 200, NODES
     out = shoal("nodes")[1]
     assert out.startswith("1 of 2 nodes up, 4 of 8 GPUs used\n")

@@ -119,7 +119,7 @@ def test_plain_http_to_an_encrypted_port_is_refused_with_one_line(secured: Secur
     assert f"cannot reach {plain}" in err
 
 
-def test_connections_without_a_handshake_shut_nobody_out(secured: Secured) -> None:
+def test_connections_without_a_handshake_shut_no_caller_out(secured: Secured) -> None:
     port = int(secured.url.rpartition(":")[2])
     with ExitStack() as opened:
         held = [

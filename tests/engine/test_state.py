@@ -437,7 +437,7 @@ def test_starts_are_counted_and_resizes_are_not() -> None:
     assert state.freeze().columns.starts.tolist() == [2, 0]
 
 
-def test_two_who_share_can_stop_together() -> None:
+def test_two_jobs_that_share_gpus_can_stop_together() -> None:
     state = state_of(job("a", gpus=2), job("b", gpus=2))
     do(state, 0.0, assume=[Start(0, 1, PAIR, partner=1), Start(1, 1, PAIR, partner=0)])
     assert do(state, 5.0, assume=[Stop(0, 1), Stop(1, 1)]).free_gpus.free == (8,)
@@ -485,7 +485,7 @@ def test_nothing_that_happens_later_changes_a_snapshot() -> None:
     assert picture(untouched) == before, "the one nobody had looked at yet"
 
 
-def test_a_snapshot_nobody_has_read_still_shows_its_own_moment() -> None:
+def test_an_unread_snapshot_still_shows_its_own_moment() -> None:
     state = state_of(job("a", gpus=2), job("b", gpus=4), job("c", tenant="ada"))
     running(state, 0, at=0.0)
     first = do(state, 10.0)

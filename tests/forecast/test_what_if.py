@@ -221,7 +221,7 @@ def hit(seed: int) -> list[bool]:
     return [said.low <= truth[name] - now <= said.high for name, said in told.items()]
 
 
-def test_most_jobs_start_when_the_forecast_said() -> None:
+def test_most_jobs_start_within_their_forecast() -> None:
     hits = [inside for seed in range(12) for inside in hit(seed)]
     assert len(hits) > 300
     assert 0.65 < np.mean(hits) < 0.95  # in four of five cases, by what the tenth and ninetieth percentile mean
@@ -253,7 +253,7 @@ def test_a_job_held_back_after_a_crash_starts_when_it_comes_free(tmp_path: Path)
     assert forecast(tale.records[:crashed], 99.0, most_seconds=TIME)["a"].high == 0.0
 
 
-def test_what_is_not_declared_is_drawn_and_its_basis_told() -> None:
+def test_undeclared_work_is_drawn_and_its_basis_named() -> None:
     shy = [job(f"j{i}", 0, 1, 100 + i, declares_work=False) for i in range(8)]
     tale = tell(Scenario(read_cluster("gpu:1x1"), "fifo"), *shy, job("open", 0, 1, 100))
     asked = WhatIf(seeds=2)

@@ -71,7 +71,7 @@ def test_one_in_eta_is_left_at_each_rung(trials: int, eta: int, counts: list[int
     assert [rung.trials for rung in SuccessiveHalving(eta).rungs(trials)] == counts
 
 
-def test_nobody_is_promoted_before_the_last_on_the_rung_is_there() -> None:
+def test_no_trial_is_promoted_before_the_last_on_the_rung_is_there() -> None:
     search = AppSearch.of(SuccessiveHalving(), 4)
     search.next_orders()
     for n in range(3):
@@ -288,7 +288,7 @@ def test_a_trial_is_rejected_as_soon_as_enough_others_do_better_and_not_before()
     assert search.best == 0  # trained further, though another had less loss earlier
 
 
-def test_in_hyperband_those_who_wait_for_their_bracket_are_not_rejected() -> None:
+def test_in_hyperband_trials_that_wait_for_their_bracket_are_not_rejected() -> None:
     search = AppSearch.of(Hyperband(eta=2, most=2), 3)  # two to a half and then one to the end; one to the end at once
     search.next_orders()
     search.record(1, 0.5, 0.3)

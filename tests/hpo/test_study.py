@@ -39,7 +39,7 @@ def test_a_study_chooses_parameters_prunes_on_the_way_and_knows_its_best_trial()
     assert study.best_trial.params["rate"] == min(rates.values(), key=lambda rate: abs(rate - 0.4))
 
 
-def test_a_trial_that_failed_is_told_to_the_study() -> None:
+def test_a_failed_trial_is_reported_to_the_study() -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study()
     search = AppSearch.of(OptunaSearcher(study, at_once=1), 2)
@@ -71,7 +71,7 @@ def test_a_search_file_leaves_the_choice_of_settings_to_a_seeded_study(tmp_path:
     assert {s["how"] for s in first} <= {"sgd", "adam"}
 
 
-def test_without_optuna_the_way_to_get_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_optuna_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sweep.yaml").write_text(FILE)
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(InputError, match=r"sweep.yaml:1: scheduler: 'optuna': needs the extra hpo"):

@@ -187,7 +187,7 @@ def test_a_stop_ends_the_placement_and_stopped_the_run() -> None:
     ]
 
 
-def test_a_job_that_ends_after_it_was_told_to_stop_has_no_rate_left() -> None:
+def test_a_job_that_ends_while_it_stops_has_no_rate_left() -> None:
     for end in (JobCompleted(24.0, 0, 1, 50.0), JobCrashed(24.0, 0, 1, 50.0, False, "x")):
         found = running()
         found.apply_commands(20.0, [Stop(0, 1)])

@@ -503,7 +503,7 @@ def test_after_a_restart_of_the_control_plane_the_same_incarnation_goes_on() -> 
     it.replay()
 
 
-def test_what_ended_while_the_control_plane_was_away_is_told_when_it_is_back() -> None:
+def test_jobs_that_ended_while_the_control_plane_was_away_are_reported_when_it_is_back() -> None:
     it = world("gpu:1x2")
     job = it.submit(gpus=1)
     it.talk(6)
@@ -648,7 +648,7 @@ def rosters(it: World) -> dict[tuple[int, int], tuple[str, list[int]]]:
     return {(run.incarnation, run.first_rank): (run.phase, run.roster.members) for run in runs if run.roster}
 
 
-def test_a_job_is_resized_in_place_without_stopping_who_stays_and_a_newer_resize_calls_off_who_is_to_come() -> None:
+def test_a_resize_in_place_stops_no_worker_that_stays_and_a_newer_one_cancels_workers_to_come() -> None:
     it = world("gpu:1x4", MaxMin())
     job = it.submit(gpus=1, least=1, most=4, in_place=True)
     it.talk(4)

@@ -283,7 +283,7 @@ def test_the_gpus_of_a_cancelled_run_are_its_owners_until_it_has_ended(tmp_path:
     assert replay_file(tmp_path / "home" / JOURNAL)[0].decisions > 0
 
 
-def test_where_a_policy_fails_everyone_stays_is_told_why_and_the_journal_replays(tmp_path: Path) -> None:
+def test_where_a_policy_fails_all_jobs_stay_with_the_reason_and_the_journal_replays(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN)
     with opened(tmp_path, policy=f"{tmp_path}/broken.py:Broken") as plane:
         (id,) = submit(plane, job())

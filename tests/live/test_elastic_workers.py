@@ -40,14 +40,14 @@ KEPT = {
 
 
 @pytest.mark.parametrize(("it", "seats", "kept", "lacking"), KEPT.values(), ids=KEPT.keys())
-def test_who_stays_on_other_seats(
+def test_which_workers_stay_on_other_seats(
     it: ElasticWorkers, seats: tuple[tuple[int, int], ...], kept: tuple[int, ...], lacking: tuple[tuple[int, int], ...]
 ) -> None:
     assert it.members_on(Placement(seats)) == kept
     assert it.free_seats(Placement(seats), kept) == lacking
 
 
-def test_one_who_has_just_come_can_go_on_alone_only_once_it_is_known_to_train() -> None:
+def test_a_new_worker_can_go_on_alone_only_once_it_is_known_to_train() -> None:
     it = grown()
     it.update(1, 0, said(RankExit(0, 1), RankExit(1, 1)))
     it.update(1, 1, said(RankExit(2, -9)))
@@ -58,7 +58,7 @@ def test_one_who_has_just_come_can_go_on_alone_only_once_it_is_known_to_train() 
     assert (it.drop_failed(), it.broken, it.members, it.generation) == (True, False, (3,), 3)
 
 
-def test_newcomers_are_told_of_nothing_before_they_are_named_and_a_number_is_given_once() -> None:
+def test_newcomers_get_no_roster_before_they_are_members_and_a_number_is_given_once() -> None:
     it = founded()
     it.add(2, ((1, 1),))
     assert it.roster(2, 1, keeps_store=False).generation == 0
@@ -150,7 +150,7 @@ def test_a_roster_that_is_old_or_names_unknown_workers_is_not_taken_up(generatio
     assert (it.generation, it.members) == (1, (0, 1, 2))
 
 
-def test_a_roster_says_who_trains_and_since_when() -> None:
+def test_a_roster_has_the_members_and_their_generation() -> None:
     it = founded()
     assert it.roster(1, 0, keeps_store=True) == Roster(origin=1, keeps_store=True, generation=1, members=[0, 1, 2])
     assert it.roster(1, 5, keeps_store=False) == Roster(origin=1)

@@ -434,7 +434,7 @@ def test_one_from_the_journal_whose_workers_joined_others_is_given_up() -> None:
         assert end_of(it) == end
 
 
-def test_orders_of_a_chain_number_its_own_workers_and_say_who_keeps_the_store() -> None:
+def test_orders_of_a_chain_number_its_own_workers_and_name_the_run_with_the_store() -> None:
     first = elastic()
     orders = [first.order(node, "here") for node in (0, 1)]
     found = [(o.first_rank, o.local_ranks, o.gpus, o.roster.keeps_store) for o in orders if o and o.roster]

@@ -24,7 +24,7 @@ def stopped(plane: ControlPlane, node: str) -> None:
     sync(plane, node, [RunReport(job=r.job, incarnation=r.incarnation, phase="ended") for r in runs])
 
 
-def test_a_held_job_waits_until_it_is_released_and_says_who_holds_it(tmp_path: Path) -> None:
+def test_a_held_job_waits_until_it_is_released_and_names_its_holder(tmp_path: Path) -> None:
     with opened(tmp_path, "gpu:1x1") as plane:
         [id] = submit(plane, job(hold=True))
         soon(lambda: state(plane, id) == "held")

@@ -68,7 +68,7 @@ def test_what_can_just_be_true_is_believed(said: GoodputReport) -> None:
 
 
 @pytest.mark.parametrize("said", IMPOSSIBLE.values(), ids=IMPOSSIBLE.keys())
-def test_what_cannot_be_true_is_taken_as_not_said(said: GoodputReport) -> None:
+def test_reports_that_cannot_be_true_are_ignored(said: GoodputReport) -> None:
     assert credible(SAID)
     assert not credible(said)
 

@@ -361,7 +361,7 @@ def test_a_job_that_was_cancelled_while_it_was_given_seats_is_not_started() -> N
         (1, JobCrashed(9.0, 0, 2, 12.0, True, "rank 0 on n0 exited with status 1", 0.0, 6.0, failed=True, status=1)),
     ],
 )
-def test_the_end_of_a_job_is_told_again_of_the_incarnation_that_was_ordered_meanwhile(status: int, end: Event) -> None:
+def test_the_end_of_a_job_is_reported_again_for_the_incarnation_ordered_meanwhile(status: int, end: Event) -> None:
     it = running()
     if status:
         job = it._jobs[0]

@@ -173,7 +173,7 @@ def test_no_event_says_what_a_job_saves_that_may_always_be_stopped() -> None:
     assert not any(isinstance(event, JobSaved) for event in cluster.seen)
 
 
-def test_work_that_was_lost_is_told_as_lost_and_counted() -> None:
+def test_lost_work_is_shown_as_lost_and_counted() -> None:
     cluster = run("las:quantum=10", Script(25.0, preemptible="yes"), Script(15.0))
     accounts = Accounts(CLUSTER.nodes)
     for record in cluster.journal.read():

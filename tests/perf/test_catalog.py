@@ -141,7 +141,7 @@ def test_measured_pairs_keep_fractions_that_swap_with_the_jobs(a: tuple[str, int
 
 
 @pytest.mark.parametrize("model", [None, "bert", "something new"])
-def test_a_pair_nobody_measured_takes_turns(model: str | None) -> None:
+def test_an_unmeasured_pair_takes_turns(model: str | None) -> None:
     assert catalog().colocated("ResNet-50", 32, model, None) == TIME_SLICED
     assert catalog().colocated(model, None, "ResNet-50", 32) == TIME_SLICED
     assert TIME_SLICED[0] == TIME_SLICED[1]

@@ -272,7 +272,7 @@ def test_equal_arguments_give_equal_answers_and_another_seed_does_not() -> None:
 
 
 @pytest.mark.parametrize(("name", "batch"), [(None, None), ("bert", 12), ("something new", 1), ("ResNet-50", 48)])
-def test_a_type_nobody_measured_takes_turns(name: str | None, batch: int | None) -> None:
+def test_an_unmeasured_type_takes_turns(name: str | None, batch: int | None) -> None:
     assert model().colocated(view(name, batch), view("A3C", 1)) == TIME_SLICED
 
 
@@ -368,7 +368,7 @@ def test_estimates_are_about_as_good_as_documented(fraction: float, error: float
     assert found[1] == pytest.approx(right, abs=0.02)
 
 
-def test_the_more_is_profiled_the_better_the_rest_is_told() -> None:
+def test_the_more_is_profiled_the_better_the_rest_is_estimated() -> None:
     errors = [estimation_error(fraction)[0] for fraction in (0.1, 0.2, 0.4)]
     assert errors == sorted(errors, reverse=True)
 

@@ -207,7 +207,7 @@ def test_one_batch_size_leaves_half_of_a_pass_as_its_fixed_cost() -> None:
     assert fit.compute == pytest.approx((once / 2, once / 128))
 
 
-def test_where_overlap_cannot_be_told_it_is_taken_as_none() -> None:
+def test_where_overlap_is_not_determined_it_counts_as_none() -> None:
     fit = fitted(measured(TRUTH, (64,), [(1, 1, SAME), (2, 1, SAME)]), 256)
     assert fit.gamma == pytest.approx(1.0, abs=0.05)
 

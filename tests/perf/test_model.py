@@ -92,7 +92,7 @@ def test_speeds_follow_a_changed_batch_size() -> None:
     assert changed[0] == resnet("v100", 4, SAME, 64)
 
 
-def test_a_model_nobody_knows_is_refused() -> None:
+def test_an_unknown_model_is_refused() -> None:
     with pytest.raises(InputError, match="did you mean"):
         profiled().speeds(spec(model="ResNet50"))
 

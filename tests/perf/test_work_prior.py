@@ -24,7 +24,7 @@ def known(*jobs: tuple[float, float, float, float], past: tuple[float, ...] = ()
     st.integers(0, 2**32),
     st.sampled_from([0.0, 0.1, DECLARED_SPREAD, 3.0]),
 )
-def test_nobody_has_less_work_than_is_done_and_everybody_some(
+def test_no_job_has_less_work_than_is_done_and_every_job_has_some(
     jobs: list[tuple[float, float, float, float]], past: list[float], seed: int, spread: float
 ) -> None:
     facts = known(*jobs, past=tuple(past))
@@ -35,7 +35,7 @@ def test_nobody_has_less_work_than_is_done_and_everybody_some(
     assert np.array_equal(work, facts.draw(seed, spread))
 
 
-def test_one_more_job_changes_nobodys_draw() -> None:
+def test_one_more_job_changes_no_other_jobs_draw() -> None:
     few = known((100, 0, 0, 1), (np.inf, 5, 5, 1))
     more = known((100, 0, 0, 1), (np.inf, 5, 5, 1), (50, 0, 0, 1))
     assert np.array_equal(few.draw(7), more.draw(7)[:2])

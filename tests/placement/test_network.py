@@ -105,7 +105,7 @@ def test_nearly_as_many_keep_a_gpu_as_could(before: list[int], after: list[int])
     assert kept >= most_reuse({n: p.seats for n, p in first.items()}, shares, 4, 3) - 1
 
 
-def test_who_need_not_move_does_not() -> None:
+def test_jobs_that_need_not_move_stay() -> None:
     rows = [job(n, 0, 1, 100, max_gpus=8) for n in "abcd"]
     held = {"a": Placement(((0, 2),)), "b": Placement(((1, 4),)), "c": Placement(((2, 1),))}
     _, where = seated(snapshot(rows, "gpu:3x4", held=held), {"a": 2, "b": 2, "c": 1, "d": 4})
@@ -120,7 +120,7 @@ def test_a_job_that_grows_keeps_its_machine_and_the_guest_goes() -> None:
     assert {n: p.seats for n, p in where.items()} == {"a": ((0, 4),), "b": ((1, 1),)}
 
 
-def test_gangs_that_are_not_regulated_sit_on_few_machines_or_are_told_the_block() -> None:
+def test_gangs_that_are_not_regulated_sit_on_few_machines_or_wait_with_the_largest_block() -> None:
     rows = [job("three", 0, 3, 100), job("five", 0, 5, 100), job("nine", 0, 9, 100)]
     _, where = seated(snapshot(rows[:2], "gpu:2x4"), {"three": 3, "five": 5})
     assert {n: len(p.nodes) for n, p in where.items()} == {"three": 1, "five": 2}

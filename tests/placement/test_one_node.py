@@ -42,7 +42,7 @@ def test_a_job_that_sits_on_one_node_stays(placer: PackedPlacer) -> None:
 
 
 @every_placer
-def test_who_asks_for_a_node_sits_down_before_who_does_not(placer: PackedPlacer) -> None:
+def test_jobs_that_ask_for_one_node_are_seated_before_others(placer: PackedPlacer) -> None:
     rows = [job("wide", gpus=4), job("asks", gpus=3)]
     moment = snapshot(rows, "gpu:1x4,gpu:3x1")
     assert seat(placer, moment, {"wide": Grant(4), "asks": near(3)}).seated == {
@@ -72,7 +72,7 @@ def test_of_those_whose_move_would_do_the_narrowest_moves(placer: PackedPlacer) 
 
 
 @every_placer
-def test_nobody_who_asked_for_its_node_makes_room_and_then_the_job_sits_apart(placer: PackedPlacer) -> None:
+def test_jobs_that_asked_for_their_node_are_not_displaced_and_the_job_is_spread(placer: PackedPlacer) -> None:
     held = {"x": Placement(((0, 2),)), "y": Placement(((1, 2),))}
     rows = [job("x", gpus=2), job("y", gpus=2), job("asks", gpus=3)]
     moment = snapshot(rows, "gpu:2x4", held=held)

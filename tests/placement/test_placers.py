@@ -52,14 +52,14 @@ def room_of(cluster: Topology, free: list[int]) -> FreeGpus:
 
 
 @every_placer
-def test_nobody_whose_grant_did_not_change_is_moved(placer: Placer) -> None:
+def test_no_job_whose_grant_did_not_change_is_moved(placer: Placer) -> None:
     rows = [job("a", gpus=2), job("b", gpus=3)]
     moment = snapshot(rows, "gpu:3x4", held={"a": Placement(((1, 2),)), "b": Placement(((0, 1), (2, 2)))})
     assert seat(placer, moment, {"a": Grant(2), "b": Grant(3)}) == Seating()
 
 
 @every_placer
-def test_who_is_refused_leaves_and_who_never_sat_does_not(placer: Placer) -> None:
+def test_refused_jobs_leave_their_seats_and_jobs_without_seats_are_not_listed(placer: Placer) -> None:
     moment = snapshot([job("a", gpus=2), job("b", gpus=3)], "gpu:1x4", held={"a": 2})
     assert seat(placer, moment, {}) == Seating(leaving=(0,))
 
@@ -82,7 +82,7 @@ def test_a_running_job_can_be_pinned_to_anothers_seats_and_the_other_to_its(plac
 
 
 @every_placer
-def test_pinned_jobs_sit_down_before_those_who_take_what_is_left(placer: Placer) -> None:
+def test_pinned_jobs_are_seated_before_jobs_that_take_what_is_left(placer: Placer) -> None:
     rows = [job("free", gpus=3), job("pinned", gpus=2)]
     moment = snapshot(rows, "gpu:2x4")
     seating = seat(placer, moment, {"free": Grant(3), "pinned": Grant(2, placement=Placement(((0, 2),)))})
@@ -272,7 +272,7 @@ def test_more_nodes_in_one_rack_are_better_than_fewer_across() -> None:
 
 
 @every_placer
-def test_two_who_share_sit_on_the_same_seats(placer: Placer) -> None:
+def test_two_jobs_that_share_get_the_same_seats(placer: Placer) -> None:
     rows = [job("a", gpus=2), job("b", gpus=2)]
     moment = snapshot(rows, "gpu:1x2")
     seating = seat(placer, moment, {"a": Grant(2, shared_with="b"), "b": Grant(2, shared_with="a")})
@@ -281,7 +281,7 @@ def test_two_who_share_sit_on_the_same_seats(placer: Placer) -> None:
 
 @every_placer
 @pytest.mark.parametrize("named_by", ["a", "b"])
-def test_saying_once_who_shares_with_whom_is_enough(placer: Placer, named_by: str) -> None:
+def test_one_of_two_grants_naming_the_partner_is_enough(placer: Placer, named_by: str) -> None:
     rows = [job("a", gpus=2), job("b", gpus=2)]
     moment = snapshot(rows, "gpu:1x2")
     other = {"a": "b", "b": "a"}[named_by]
@@ -302,7 +302,7 @@ def test_a_guest_joins_a_running_host_where_it_sits(placer: Placer) -> None:
 
 
 @every_placer
-def test_two_who_shared_and_no_longer_shall_each_get_seats_of_their_own(placer: Placer) -> None:
+def test_two_jobs_that_no_longer_share_get_seats_of_their_own(placer: Placer) -> None:
     rows = [job("a", gpus=2), job("b", gpus=2)]
     moment = snapshot(rows, "gpu:2x2", held={"a": Placement(((0, 2),))}, sharing={"b": "a"})
     seating = seat(placer, moment, {"a": Grant(2), "b": Grant(2)})
@@ -311,7 +311,7 @@ def test_two_who_shared_and_no_longer_shall_each_get_seats_of_their_own(placer: 
 
 
 @every_placer
-def test_when_one_of_two_who_share_leaves_the_other_stays_where_it_is(placer: Placer) -> None:
+def test_when_one_of_two_sharing_jobs_leaves_the_other_stays(placer: Placer) -> None:
     rows = [job("a", gpus=2), job("b", gpus=2), job("c", gpus=2)]
     moment = snapshot(rows, "gpu:1x4", held={"a": 2}, sharing={"b": "a"})
     seating = seat(placer, moment, {"b": Grant(2), "c": Grant(2)})

@@ -25,7 +25,7 @@ def test_shortest_first_on_one_kind() -> None:
     assert run.cycles[0].sentence("a") == "runs now: matched to gpu, expected to take 100 s"
 
 
-def test_nobody_is_stopped() -> None:
+def test_no_job_is_stopped() -> None:
     run = simulate(Allox(), [job("long", 0, 1, 1000), job("short", 1, 1, 1)], "gpu:1x1")
     assert run.completed == {"long": 1000, "short": 1001}
 
@@ -41,7 +41,7 @@ def test_a_job_waits_for_the_fast_kind_when_that_ends_sooner() -> None:
     assert told.startswith("waits: number 1 in the queue of v100, expected to start there in 100")
 
 
-def test_with_the_filter_those_who_waited_longest_come_first() -> None:
+def test_with_the_filter_jobs_that_waited_longest_come_first() -> None:
     # At 100 the GPU is free. Of the two that wait, half take part: the one that came first, however long it is.
     rows = [job("now", 0, 1, 100), job("long", 1, 1, 500), job("short", 2, 1, 10)]
     assert simulate(Allox(alpha=0.5), rows, "gpu:1x1").completed == {"now": 100, "long": 600, "short": 610}

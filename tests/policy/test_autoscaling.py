@@ -97,7 +97,7 @@ def test_by_value_rent_and_waiting_together_are_least_for_a_useful_sample(curve:
     hour=st.floats(0.1, 50.0),
     other=st.lists(st.integers(0, 5), min_size=6, max_size=6),
 )
-def test_by_value_nobody_who_is_as_early_rents_for_less(
+def test_by_value_no_schedule_as_early_rents_for_less(
     epochs: list[tuple[float, Floats]], hour: float, other: list[int]
 ) -> None:
     """Of all schedules, whatever they know of the epochs to come; as long as changes are free in both directions."""

@@ -33,7 +33,7 @@ def test_backfill_can_delay_the_head() -> None:
     assert simulate(Fifo(backfill=True), rows, "gpu:1x4").completed == {"a": 100.0, "c": 300.0, "b": 350.0}
 
 
-def test_nobody_is_preempted() -> None:
+def test_no_job_is_preempted() -> None:
     rows = [job(f"j{i}", 7.0 * i, 1 + i % 4, 40.0 + i) for i in range(12)]
     for policy in (Fifo(), Fifo(backfill=True)):
         assert set(simulate(policy, rows, "gpu:1x4").starts.values()) == {1}

@@ -86,7 +86,7 @@ def test_two_that_do_not_fit_together_go_on_apart() -> None:
     assert max(run.completed.values()) == pytest.approx(10_000, rel=0.02)
 
 
-def test_when_everyone_fits_nobody_shares() -> None:
+def test_when_all_jobs_fit_none_share() -> None:
     rows = [job("a", 0, 1, 100), job("b", 0, 1, 100), job("c", 50, 1, 100)]
     run = simulate(Gandiva(space_sharing=True), rows, "gpu:1x3", watch=check_pairs)
     assert run.completed == {"a": 100, "b": 100, "c": 150}

@@ -60,7 +60,7 @@ def test_a_wide_gang_gets_its_share_among_narrow_jobs() -> None:
         ("job", 2, {"x0": 1 / 4, "x1": 1 / 4, "x2": 1 / 4, "y": 1 / 4}),
     ],
 )
-def test_who_is_equal_is_a_choice(tickets_per: str, gpus: int, shares: dict[str, float]) -> None:
+def test_tickets_are_equal_by_tenant_by_job_or_by_gpu(tickets_per: str, gpus: int, shares: dict[str, float]) -> None:
     # As many GPUs as x0's gang asks for, so that it runs alone or not at all.
     rows = [job(f"x{i}", 0, 1 if i else gpus, LONG, tenant="x") for i in range(3)] + [job("y", 0, 1, LONG, tenant="y")]
     run = simulate(GandivaFair(tickets_per, round=10.0), rows, f"gpu:1x{gpus}", until=6000.0)
@@ -75,7 +75,7 @@ def test_a_newcomer_neither_catches_up_nor_waits() -> None:
     assert received(run) == pytest.approx({"a": 600.0, "b": 600.0, "c": 100.0}, abs=20.0)
 
 
-def test_within_a_round_nobody_is_preempted() -> None:
+def test_within_a_round_no_job_is_preempted() -> None:
     # b, new and with the least pass, waits for the round to end at 60.
     rows = [job("a", 0, 1, 100), job("b", 25, 1, 10)]
     run = simulate(GandivaFair("job", round=60.0), rows, "gpu:1x1")

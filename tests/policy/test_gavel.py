@@ -128,7 +128,7 @@ def test_each_runs_on_the_kind_that_suits_it() -> None:
     assert kinds == {"a0": "k80", "a1": "k80", "r0": "v100", "r1": "v100"}
 
 
-def test_who_keeps_its_seat_is_not_restarted() -> None:
+def test_a_job_that_keeps_its_seat_is_not_restarted() -> None:
     # Four jobs, four GPUs, shares of 1: however many rounds go by, nobody is ever started twice.
     rows = [job(f"j{i}", work=5e6, **RESNET) for i in range(4)]
     run = simulate(GavelMaxMin(round=60.0), rows, "v100:1x4")
@@ -367,7 +367,7 @@ def test_in_the_ring_too_received_time_follows_the_shares(seed: int) -> None:
 
 
 @pytest.mark.parametrize("policy", ["gavel.cost", "gavel.cost-slo", "gavel.max-min"])
-def test_who_lost_its_node_within_a_round_runs_again_in_the_next(policy: str) -> None:
+def test_a_job_that_lost_its_node_within_a_round_runs_again_in_the_next(policy: str) -> None:
     # The cost policies give nobody GPUs inside a round; the review at its end must come all the same.
     faults = Faults(script=(NodeFault(1.0, 0, 1.0),))
     run = simulate(parse_policy(policy), [job("a", 0, 1, 10)], "v100:1x1", faults=faults)

@@ -39,7 +39,7 @@ def asked(moment: Snapshot, policy: Any) -> dict[str, bool]:
     return {name: v.consolidated for name, v in verdicts.items() if isinstance(v, Grant)}
 
 
-def test_nodes_are_shared_by_those_who_lose_by_distance() -> None:
+def test_nodes_are_shared_by_gangs_that_lose_by_distance() -> None:
     # Six gangs of four: the nodes of eight seat four of them, the other two sit on two nodes of two each.
     p = problem(snapshot([*gangs([4] * 6, **LM), *gangs([4] * 2, **RESNET)], MIXED))
     shares = GavelMaxMin().shares(p)
@@ -48,7 +48,7 @@ def test_nodes_are_shared_by_those_who_lose_by_distance() -> None:
     assert shares.consolidated.ravel() == pytest.approx([2 / 3] * 6 + [0.0] * 2)
 
 
-def test_who_loses_by_distance_is_asked_onto_a_node_before_who_does_not() -> None:
+def test_gangs_that_lose_by_distance_get_one_node_before_others() -> None:
     # Four fit on nodes and four lose by distance: the shares are as ever, but they must not sit apart by chance.
     moment = snapshot([*gangs([4] * 4, **RESNET), *gangs([4] * 4, **LM)], MIXED)
     assert GavelMaxMin().shares(problem(moment)).consolidated is None

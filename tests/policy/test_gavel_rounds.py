@@ -168,7 +168,7 @@ def test_single_gpu_jobs_are_at_most_two_points_short_among_gangs_that_can_be_pa
     assert short[:, gangs > 1].max(initial=0.0) <= 1.5 * POINTS, seed
 
 
-def test_who_would_be_too_short_gets_what_ran_a_window_ago_instead() -> None:
+def test_a_job_that_would_be_too_short_gets_the_round_of_a_window_ago_instead() -> None:
     # The first is owed far more in all, but the second would be 1.4 rounds short of what was due to it lately.
     cells = alone([[0.5], [0.5]])
     owed, lately, sits = np.array([60.0, 0.9]), np.array([0.1, 0.9]), np.array([True, False])
@@ -214,7 +214,7 @@ def test_no_job_with_a_share_starves_wide_ones_included(seed: int) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(100, 100_000))
-def test_nobody_starves_whatever_the_gangs(seed: int) -> None:
+def test_no_job_starves_whatever_the_gangs(seed: int) -> None:
     check_nobody_starves(seed)
 
 
@@ -268,7 +268,7 @@ def test_pairs_and_gangs_of_any_shape_never_collide(data: st.DataObject) -> None
     play(cells, data.draw(st.lists(st.integers(1, 6), min_size=kinds, max_size=kinds)), jobs, 12)
 
 
-def test_time_on_one_node_goes_round_among_those_who_want_it() -> None:
+def test_time_on_one_node_goes_round_among_gangs_that_want_it() -> None:
     # Three gangs of three on two nodes of four, nine GPUs wanted where eight are: two run at a time, one on each node.
     # A fourth of two GPUs sits on what is left over, one here and one there.
     shares, gangs = np.array([[2 / 3]] * 3 + [[1.0]]), np.array([3, 3, 3, 2], dtype=np.int32)

@@ -64,7 +64,7 @@ def test_equals_take_turns_and_a_running_job_wins_ties() -> None:
     assert run.completed == {"b": 161.0, "a": 200.0}
 
 
-def test_when_all_jobs_are_about_equally_long_nobody_is_preempted() -> None:
+def test_when_all_jobs_are_about_equally_long_no_job_is_preempted() -> None:
     # Sizes near 100 GPU-seconds: the older, the nearer to its end, so a runs through and b after it.
     policy = Gittins(median=100.0, sigma=0.1, quantum=10.0)
     run = simulate(policy, [job("a", 0, 1, 100), job("b", 10, 1, 100)], "gpu:1x1")

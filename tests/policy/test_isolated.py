@@ -73,7 +73,7 @@ def test_a_change_in_the_number_of_jobs_counts_from_then_on() -> None:
     assert received(run) == pytest.approx({"a": 1000 + (last - 1000) / 2, "b": (last - 1000) / 2}, abs=200.0)
 
 
-def test_nobody_waits_for_ever_when_gangs_cannot_share() -> None:
+def test_no_job_waits_for_ever_when_gangs_cannot_share() -> None:
     # The wide gang is entitled to half of 8 GPUs, that is to all of them half the time; the narrow job to one always.
     # Both cannot be: whoever is owed more goes first.
     rows = [job("wide", 0, 8, 3600), job("narrow", 0, 1, 3600)]
@@ -90,7 +90,7 @@ def test_short_jobs_do_not_wait_for_a_rounds_worth() -> None:
     assert max(run.completed.values()) <= 800.0
 
 
-def test_when_nobody_has_earned_a_turn_it_looks_ahead_instead_of_every_round() -> None:
+def test_when_no_job_has_earned_a_turn_the_next_review_is_later_than_the_next_round() -> None:
     # 5000 jobs on one GPU: the first turn is earned after 2500 rounds.
     rows = [job(f"j{i}", 0, 1, LONG) for i in range(5000)]
     decision = Isolated(round=10.0).decide(snapshot(rows, "gpu:1x1"))

@@ -59,7 +59,7 @@ def test_an_elastic_job_wider_than_the_cluster_runs_on_what_there_is() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(strategies.snapshots(most_kinds=1))
-def test_nobody_could_have_more_without_one_with_as_few_losing(moment: Snapshot) -> None:
+def test_no_job_could_have_more_without_a_job_with_as_few_having_less(moment: Snapshot) -> None:
     verdicts = Verdicts.of(moment, MaxMin().decide(moment).verdicts)
     free = moment.cluster.total_gpus - int(verdicts.gpus.sum())
     kind = moment.cluster.kinds[0]

@@ -132,7 +132,7 @@ def test_fixed_and_elastic_jobs_that_do_not_adapt_share_with_those_that_do() -> 
     assert (adapts.gpus, adapts.batch) == (2, ADAPTIVE)
 
 
-def test_a_job_whose_own_script_changes_its_batch_size_is_not_told_to_adapt_it() -> None:
+def test_a_job_whose_own_script_changes_its_batch_size_gets_no_batch_size() -> None:
     seen = moment([adaptive("own", adaptation="gns"), adaptive("ours")], {"ours": reported(1)}, "t4:2x4")
     assert verdicts(Pollux(), seen).batches == {1: ADAPTIVE}
 
@@ -187,7 +187,7 @@ def test_the_search_is_as_good_as_the_papers_and_says_how_far_it_may_be_from_the
     assert exact.gap < 0.01
 
 
-def test_the_reasons_are_said_in_numbers() -> None:
+def test_the_reasons_have_numbers() -> None:
     jobs = [job("fixed", 0, 4, 600), adaptive("adapts")]
     found = Pollux().decide(moment(jobs, {"adapts": reported(4)}, "t4:1x4")).verdicts
     told = sorted(found[name].reason.sentence() for name in ("fixed", "adapts"))

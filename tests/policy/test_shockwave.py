@@ -101,7 +101,7 @@ def test_a_plan_is_followed_until_somebody_comes_or_goes_or_its_window_is_over()
     assert "rounds left" in over.cycles[1].sentence("j1")
 
 
-def test_who_changes_its_batch_size_gets_a_new_plan_and_lazily_only_with_the_next_window() -> None:
+def test_a_change_of_batch_size_causes_a_new_plan_and_lazily_only_with_the_next_window() -> None:
     rows = [
         *long_jobs(2),
         job(
@@ -174,7 +174,7 @@ def test_the_most_weight_for_the_gpu_time_left_runs_first(other: Job, held: dict
     assert granted(snapshot([other, *NARROW], "gpu:1x4", held=held), Shockwave(lam=0.0)) == served
 
 
-def test_who_has_less_than_its_margin_to_lose_runs_at_once_beside_the_longest() -> None:
+def test_a_job_with_less_than_its_margin_to_lose_runs_at_once_beside_the_longest() -> None:
     # All can be done 6,000 s from now. `next` could wait for 240 s, two rounds, if nothing at all came between.
     rows = [job("longest", 0, 1, 6000), job("next", 0, 1, 5760), *(job(f"s{i}", 0, 1, 600) for i in range(8))]
     assert granted(snapshot(rows, "gpu:1x3"), Shockwave()) == ["longest", "next", "s0"]

@@ -41,7 +41,7 @@ def test_an_unknown_length_comes_last() -> None:
     assert simulate(Srtf(), rows, "gpu:1x1").completed == {"known": 500.0, "unknown": 510.0}
 
 
-def test_a_job_whose_kind_is_not_there_takes_nobodys_place() -> None:
+def test_a_job_whose_kind_is_not_there_takes_no_other_jobs_place() -> None:
     # Nobody declares a length, so all are equal and the first in line goes first: but it cannot run here at all.
     rows = [job("alien", 0, 1, 10, kinds=("a100",), declares_work=False), job("b", 0, 1, 10, declares_work=False)]
     verdicts = Srtf().decide(snapshot(rows, "v100:1x1")).verdicts

@@ -250,7 +250,7 @@ def test_what_no_job_of_the_app_can_use_is_offered_at_once() -> None:
     assert run.completed == {"a": 100.0, "b": 150.0}
 
 
-def test_who_waits_gets_worse_and_is_served() -> None:
+def test_the_rho_of_a_waiting_app_grows_until_it_is_served() -> None:
     # One GPU, two apps of the same length. The first has it until 600 s; by then the other fares worse.
     rows = [job("a", 0, 1, 3000), job("b", 0, 1, 3000)]
     run = simulate(Themis(), rows, "gpu:1x1", until=1300)
@@ -316,7 +316,7 @@ def test_contention_is_averaged_over_the_life_of_an_app() -> None:
     assert carry.app_seconds == pytest.approx(600 + 2 * 600)
 
 
-def test_who_came_early_counts_on_the_crowd_of_today_for_the_rest_of_its_life() -> None:
+def test_an_early_app_expects_the_present_number_of_apps_for_the_rest_of_its_life() -> None:
     # Alone for 600 s, and beside two others for the 2,400 s it has left: 2.6 apps on average.
     rows = [job("early", 0, 4, 3000), job("late", 600, 4, 3000), job("later", 600, 4, 3000)]
     carry = Themis().decide(snapshot(rows[:1], "gpu:1x4")).carry
@@ -330,7 +330,7 @@ def test_an_app_first_seen_late_is_taken_to_have_always_competed_with_the_presen
     assert Themis().standing(moment, 0).rho == pytest.approx((1000 + 3000) / (3000 * 2))
 
 
-def test_the_seed_decides_who_is_handed_what_is_left() -> None:
+def test_the_seed_decides_which_app_gets_the_gpus_left_over() -> None:
     rows = [job(f"j{i}", 0, 1, 1000.0 + i, max_gpus=8) for i in range(6)]
     first, second = (replace(snapshot(rows, "gpu:1x8"), seed=seed) for seed in (1, 2))
     a, b, c = (Verdicts.of(m, Themis(f=0.6).decide(m).verdicts).gpus.tolist() for m in (first, first, second))

@@ -23,7 +23,7 @@ def decided(themis: Themis, snap: Snapshot) -> Verdicts:
     return verdicts
 
 
-def test_apps_beyond_the_limit_wait_and_are_told_what_is_requested() -> None:
+def test_apps_beyond_the_limit_wait_with_the_requested_gpus_in_their_reason() -> None:
     """Four GPUs, admit=1.5: 6 GPUs may be requested; the first two apps request 5, the third 2, the fourth 1."""
     jobs = [job(f"a{i}", submitted=i, gpus=gpus) for i, gpus in enumerate((4, 1, 2, 1))]
     verdicts = decided(Themis(f=0.0, admit=1.5), snapshot(jobs, "v100:1x4"))

@@ -95,7 +95,7 @@ def test_what_cannot_be_a_valuation_is_refused(
 # ── what counts ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_an_app_says_counts_while_it_has_the_jobs_it_said_it_with() -> None:
+def test_a_bid_counts_while_the_app_has_the_jobs_it_bid_with() -> None:
     moment = snapshot([*trials("a", 4, 1000), *trials("b", 4, 1000)], "gpu:1x4")
     rows = ((1, 9000.0), (3, 4000.0))
     assert valuation(moment)[1:].tolist() == [4000.0, 2000.0, pytest.approx(4000 / 3), 1000.0]
@@ -133,7 +133,7 @@ def test_a_lie_is_worth_what_the_same_lie_about_its_jobs_work_is_worth(
         assert awarded(said(true, 0, rows), policy) == awarded(false, policy)
 
 
-def test_what_was_said_is_worn_off_by_what_was_done_since() -> None:
+def test_a_bid_is_reduced_by_the_work_done_since() -> None:
     held = {"a-0": Placement(((0, 1),))}
     moment = snapshot(trials("a", 2, 1000), "gpu:1x2", held=held, now=500.0)
     left = 1.0 - moment.columns.done[0] / 2000.0
@@ -142,7 +142,7 @@ def test_what_was_said_is_worn_off_by_what_was_done_since() -> None:
     assert valuation(spoken)[1] == pytest.approx(8000.0 * left)
 
 
-def test_what_is_said_of_the_best_kind_is_taken_as_slower_on_another() -> None:
+def test_a_bid_for_the_best_kind_counts_as_slower_on_another() -> None:
     moment = snapshot([job("a", 0, 1, app="a", model="ResNet-50", work=1e6)], "k80:1x1,v100:1x1")
     slow, fast = moment.columns.speeds[0]
     assert Themis().standing(moment, 0).kind == "v100"
@@ -166,7 +166,7 @@ def test_an_app_gets_its_present_state_and_the_gpus_on_offer() -> None:
     assert policy.standing(said(moment, 0, ((1, 9.0),)), 0).bid_in_force
 
 
-def test_the_state_forgets_what_an_app_said_when_one_of_its_jobs_ends() -> None:
+def test_the_state_forgets_an_apps_bid_when_one_of_its_jobs_ends() -> None:
     state = State(parse_cluster("gpu:1x4"), ProfiledModel(parse_cluster("gpu:1x4"), catalog()))
     specs = [snapshot([row], "gpu:1x4").specs[0] for row in trials("a", 2, 100)]
     state.apply_events(0.0, [JobSubmitted(0.0, spec) for spec in specs])

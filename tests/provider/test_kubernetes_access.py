@@ -64,7 +64,7 @@ def test_ways_to_log_in_that_shoal_has_not_are_refused_with_the_way_out(
     assert "\n" not in str(refused.value)
 
 
-def test_what_is_wrong_with_a_kubeconfig_is_said_in_one_line(tmp_path: Path) -> None:
+def test_a_wrong_kubeconfig_gets_an_error_of_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file or directory: name one kubeconfig with kubeconfig=FILE"):
         find_access(str(tmp_path / "none"), environ={})
     with pytest.raises(InputError, match="context: 'two': is not among its contexts: one"):

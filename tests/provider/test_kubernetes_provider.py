@@ -110,7 +110,7 @@ def test_the_survey_has_every_node_with_gpus_and_why_one_cannot_be_used(rig: Rig
     other.stop()
 
 
-def test_an_agent_gets_its_node_its_gpus_and_its_token_and_no_one_who_reads_pods_sees_the_token(rig: Rig) -> None:
+def test_an_agent_gets_its_node_gpus_and_token_and_the_pod_object_does_not_show_the_token(rig: Rig) -> None:
     rig.provider.open(rig.allocation("n1", grace=12.3))
     assert rig.up("n1").ref.startswith("shoal/shoal-1a2b-n1-")
     pod = rig.pod("n1")

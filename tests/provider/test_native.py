@@ -62,7 +62,7 @@ def test_a_gang_runs_in_slurm_jobs_of_its_tenant_and_they_end_with_it(site: Slur
         assert "uid" in cluster.text(job), "the log is readable after the end"
 
 
-def test_a_full_queue_is_said_with_slurms_reason_and_after_the_patience_all_parts_are_withdrawn(
+def test_a_full_queue_is_reported_with_slurms_reason_and_after_the_patience_all_parts_are_withdrawn(
     site: SlurmSite,
 ) -> None:
     ref = stranger(site, "n2", 2)

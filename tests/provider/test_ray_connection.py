@@ -63,7 +63,7 @@ def test_a_bridge_that_has_not_connected_yet_is_waited_for_and_not_started_again
         assert (tmp_path / "log").read_text().count("started") == 1
 
 
-def test_the_reason_of_a_bridge_that_cannot_connect_is_told(tmp_path: Path) -> None:
+def test_the_error_of_a_bridge_that_cannot_connect_has_its_reason(tmp_path: Path) -> None:
     with bridge(tmp_path, "refused") as connection, pytest.raises(EngineAway, match="as said"):
         connection.connect(60.0)
     with pytest.raises(EngineAway, match="/no/python cannot be run: No such file"):

@@ -236,7 +236,7 @@ def test_native_allocations_run_as_their_owner_whose_token_no_other_user_can_rea
         rig.provider.open(rig.allocation("n1", owner="no-such-user"))
 
 
-def test_native_mode_is_refused_to_a_user_who_may_not_submit_for_others(tmp_path: Path) -> None:
+def test_native_mode_is_refused_to_a_user_without_the_right_to_submit_for_others(tmp_path: Path) -> None:
     def answer(words: object, script: str, seconds: float) -> tuple[int, str, str]:
         return 0, "KillWait = 30 sec\n", ""
 

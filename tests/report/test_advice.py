@@ -7,7 +7,8 @@ import pytest
 
 from shoal.core.errors import InputError
 from shoal.core.topology import parse_cluster
-from shoal.report.advice import DAY, FigureInterval, Outcome, advice_of, draw_days, recorded_outcome
+from shoal.core.units import DAY
+from shoal.report.advice import FigureInterval, Outcome, advice_of, draw_days, recorded_outcome
 from shoal.report.advice_words import finding_sentences, time_text, waste_sentences
 from shoal.report.recorded_use import cluster_spec, columns_of, use_over_time, waste
 from shoal.workload.importers.sacct import RecordedJob

@@ -13,7 +13,7 @@ from shoal.store.journal import MemoryJournal
 _BLOCKED, _STOPPING = 1, 2
 
 
-def test_waiting_counts_by_kind_of_reason_with_what_was_said_last(three_jobs: MemoryJournal) -> None:
+def test_waiting_counts_by_kind_of_reason_with_its_last_sentence(three_jobs: MemoryJournal) -> None:
     reasons = [
         WaitingReason(0.0, 1, _BLOCKED, "waits for 4 GPUs, 2 free"),
         WaitingReason(5.0, 1, _BLOCKED, "waits for 4 GPUs, none free"),
@@ -34,7 +34,7 @@ def test_waiting_counts_by_kind_of_reason_with_what_was_said_last(three_jobs: Me
     ]
 
 
-def test_work_that_was_not_saved_is_told_as_lost_and_not_as_resumed(
+def test_work_that_was_not_saved_counts_as_lost_and_not_as_resumed(
     new_journal: Callable[..., MemoryJournal],
     new_spec: Callable[..., JobSpec],
     telling: Callable[[MemoryJournal], Callable[[float, list[Event], list[Command]], None]],

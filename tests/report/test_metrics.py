@@ -223,7 +223,7 @@ def test_utilization_stays_within_one_when_jobs_hold_gpus_after_the_last_complet
     assert summarize(history, job_table(history))["utilization"] == 1.0
 
 
-def test_an_empty_run_is_said_to_be_one(new_journal: NewJournal) -> None:
+def test_an_empty_run_has_a_summary_without_figures(new_journal: NewJournal) -> None:
     history = read_history(new_journal("v100:1x2").raw())
     summary = summarize(history, job_table(history))
     assert (summary["jobs"], summary["avg_jct"], summary["gpu_seconds"]) == (0, None, 0.0)

@@ -75,7 +75,7 @@ def test_a_budget_is_kept_only_in_time_and_memory_both() -> None:
         ({"cvxpy_seconds": 3.0, "cvxpy_settled": 96.0, "cvxpy_jobs": 96.0, "cvxpy_fewer": 1.0}, "3, 96 jobs only"),
     ],
 )
-def test_what_cvxpy_did_is_told_with_its_limits(figures: dict[str, float], words: str) -> None:
+def test_figures_of_cvxpy_are_shown_with_their_limits(figures: dict[str, float], words: str) -> None:
     assert solve.cvxpy_cell(figures) == words
 
 

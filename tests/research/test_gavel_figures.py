@@ -95,7 +95,7 @@ def test_a_claim_agrees_near_the_papers_number_and_differs_beyond() -> None:
     assert verdict([Claim("b", 1.0, far, "least")]) == REPRODUCES
 
 
-def test_nothing_is_told_from_few_seeds_or_wide_intervals() -> None:
+def test_few_seeds_or_wide_intervals_give_no_verdict() -> None:
     few, wide, over = SeedInterval(2.2, 2.2, 2.2, 2), SeedInterval(2.2, 0.9, 3.5, 5), SeedInterval(1.1, 0.9, 1.3, 5)
     assert verdict([Claim("a", 2.2, few)]) == "cannot be told: a: 2 of 3 seeds"
     assert verdict([Claim("a", 2.2, wide)]) == "cannot be told: a: ± 1.30 around 2.20"

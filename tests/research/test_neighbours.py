@@ -30,7 +30,7 @@ def test_stretched_arrivals_keep_the_jobs() -> None:
 
 
 @needs_data
-def test_without_published_values_nothing_can_be_told_and_jobs_wait_longer_at_higher_load() -> None:
+def test_without_published_values_there_is_no_verdict_and_jobs_wait_longer_at_higher_load() -> None:
     (made,) = reproductions()["blox-loads"].tables(ReproContext(DATA, quick=True))
     assert made.verdict.startswith("cannot be told")
     for row in made.rows:

@@ -4,9 +4,9 @@ from math import inf
 
 import pytest
 
+from shoal.report.compare import half_width
 from shoal.research.repro.paired import PairedRatio, all_at_least, all_hold, all_within, paired_ratio, ratio_of
 from shoal.research.repro.table import REPRODUCES
-from shoal.research.student import half_width
 
 
 def test_a_ratio_is_the_geometric_mean_with_students_interval() -> None:

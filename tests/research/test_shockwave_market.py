@@ -107,7 +107,7 @@ def test_corners_found_backwards_are_those_of_the_linear_program(seed: int) -> N
     assert float(weights @ corner) == pytest.approx(occupancy_program(market, 3, weights.tolist()))
 
 
-def test_a_market_of_three_jobs_beats_a_plan_made_once_and_leaves_nobody_below_a_third() -> None:
+def test_a_market_of_three_jobs_beats_a_plan_made_once_and_leaves_no_job_below_a_third() -> None:
     market = drawn_market(3, 0)
     had, gap, _ = equilibrium(market, 1, 4)
     assert gap < 1e-4
@@ -178,7 +178,7 @@ def test_shockwave_beside_pollux_needs_the_stated_factors() -> None:
     assert "worst ρ is lower" in beside_verdict([{**found, "pollux worst ρ": 1.0}])
 
 
-def test_accuracy_is_told_only_where_trainings_show_it() -> None:
+def test_accuracy_has_a_verdict_only_where_trainings_show_it() -> None:
     training = ScaledTraining((128, 200, 400), (0.5, 0.95, 0.97), 2.0, ((128, 0.94), (4096, 0.935)))
     assert resnet_verdict(training).startswith("cannot be told")
     assert resnet_verdict(replace(training, metrics=((128, 0.94), (4096, 0.91)))) == REPRODUCES

@@ -40,7 +40,7 @@ def test_a_job_that_will_be_faster_is_worth_its_slow_rounds(shoal: Shoal, tmp_pa
     assert answer["levels"] == pytest.approx({"j0": 0.5, "j1": 1.0})
 
 
-def test_who_is_late_and_who_has_the_larger_budget_come_first(shoal: Shoal, tmp_path: Path) -> None:
+def test_late_jobs_and_jobs_with_the_larger_budget_come_first(shoal: Shoal, tmp_path: Path) -> None:
     alike = steady(1000.0)
     late = solved(shoal, tmp_path, "shockwave:lam=0", window(4, 1, alike, {**alike, "elapsed": 3000.0}))
     assert [len(late["rounds"][job]) for job in ("j0", "j1")] == [0, 4]

@@ -44,7 +44,7 @@ def test_the_winners_are_pareto_efficient_whatever_their_values(kind: str, nothi
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1))
-def test_by_equation_1_linear_winners_envy_nobody_beyond_one_gpu(seed: int) -> None:
+def test_by_equation_1_linear_winners_envy_no_other_beyond_one_gpu(seed: int) -> None:
     chance = np.random.default_rng(seed)
     assert judge(random_auction("linear", inf, chance), chance).ef1_won
 

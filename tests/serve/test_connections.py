@@ -57,7 +57,7 @@ def trickle(connection: socket.socket, piece: bytes) -> None:
         time.sleep(0.02)
 
 
-def test_half_sent_requests_shut_nobody_out(new_harness: NewHarness, serving: Serving, opened: Opened) -> None:
+def test_half_sent_requests_shut_no_caller_out(new_harness: NewHarness, serving: Serving, opened: Opened) -> None:
     harness = new_harness(ServerLimits(strangers=8))
     server = serving(harness.app)
     held = [opened(server, HALF) for _ in range(40)]
@@ -86,9 +86,7 @@ def test_bytes_now_and_then_do_not_extend_the_time(new_harness: NewHarness, serv
         trickle(connection, b"X-More: x\r\n")
 
 
-def test_a_body_that_nobody_reads_does_not_keep_its_connection(
-    new_harness: NewHarness, serving: Serving, opened: Opened
-) -> None:
+def test_an_unread_body_does_not_keep_its_connection(new_harness: NewHarness, serving: Serving, opened: Opened) -> None:
     harness = new_harness(ServerLimits(head_seconds=0.3))
     connection = opened(serving(harness.app), HALF + b"Content-Length: 100000\r\n\r\n")
     assert connection.recv(4096).startswith(b"HTTP/1.1 401")

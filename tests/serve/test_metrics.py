@@ -20,7 +20,7 @@ def scrape(harness: "Harness") -> dict[str, float]:
     }
 
 
-def test_the_figures_are_told_as_they_are(harness: "Harness") -> None:
+def test_the_metrics_are_the_control_planes_figures(harness: "Harness") -> None:
     told = scrape(harness)
     expected = {
         "shoal_jobs,running": 2,

@@ -36,7 +36,7 @@ def test_an_expired_token_has_the_allowance_of_none(new_harness: "NewHarness") -
     assert codes == [401, 401, 401, 429]
 
 
-def test_guessing_tokens_is_slowed_by_address_and_holds_nobody_else_up(new_harness: "NewHarness") -> None:
+def test_guessing_tokens_is_slowed_by_address_and_delays_no_other_caller(new_harness: "NewHarness") -> None:
     harness = new_harness(ServerLimits(unknown=SLOW))
 
     async def guess(address: str, times: int) -> list[int]:

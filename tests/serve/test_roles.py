@@ -196,7 +196,7 @@ def test_a_revoked_token_is_refused_at_once_and_the_last_admin_cannot_be_revoked
     assert "only admin" in last.json()["hint"]
 
 
-def test_a_made_token_works_its_secret_is_told_once_and_its_name_is_taken(harness: "Harness") -> None:
+def test_a_new_token_works_its_secret_is_shown_once_and_its_name_is_taken(harness: "Harness") -> None:
     body = {"name": "cy", "role": "user", "tenant": "cy"}
     made = harness.call("POST", "/v1/tokens", json=body).json()
     harness.secrets["cy"] = made["secret"]

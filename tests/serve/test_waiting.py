@@ -170,7 +170,7 @@ def test_listeners_are_bounded_and_one_that_leaves_makes_room(new_harness: "NewH
     assert status == 200
 
 
-def test_shutting_down_answers_those_who_wait(harness: "Harness", serving: "Serving") -> None:
+def test_shutting_down_answers_waiting_requests(harness: "Harness", serving: "Serving") -> None:
     server = serving()
 
     def poll() -> int:

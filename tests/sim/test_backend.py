@@ -301,7 +301,7 @@ def test_a_straggler_slows_no_job_on_other_nodes() -> None:
     assert run.completed == {"a": 100.0, "b": 110.0}
 
 
-def test_two_who_share_slow_each_other_until_one_leaves() -> None:
+def test_two_jobs_that_share_gpus_slow_each_other_until_one_leaves() -> None:
     # Nothing is known of them, so they take turns: half speed each. a needs 10 and ends at 20; b has 20 of 30 left.
     world = backend(job("a", 0, 1, 10), job("b", 0, 1, 30))
     world.wait(INF)
@@ -444,7 +444,7 @@ def test_a_policy_that_grants_nothing_comes_to_rest() -> None:
     assert simulate(Nobody(), [job("a")]).completed == {}
 
 
-def test_what_a_last_stop_reported_is_still_heard() -> None:
+def test_the_report_of_a_last_stop_is_still_delivered() -> None:
     @dataclass(frozen=True)
     class Once:
         """Runs everyone until 10 and nobody afterwards."""

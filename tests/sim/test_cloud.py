@@ -67,7 +67,7 @@ def test_agents_that_probe_time_other_batches_and_the_job_takes_no_longer() -> N
     assert probing.jobs.rows()[0]["completed"] <= 1.02 * plain.jobs.rows()[0]["completed"]
 
 
-def test_unwanted_nodes_go_back_and_who_sits_there_loses_nothing() -> None:
+def test_unwanted_nodes_go_back_and_jobs_there_lose_nothing() -> None:
     long = training_job("long", 0.0, "yolov3", 1, 8)
     short = tuple(Job(id=f"s{i}", submitted=600.0, gpus=4, work=900.0) for i in range(3))
     outcome = trained((long, *short), "goodput:boot=0,keep=120")

@@ -47,7 +47,7 @@ def test_a_first_start_is_up_at_once_and_a_later_one_when_its_restart_is_paid() 
     assert world.wait(INF).events == (JobStarted(120.0, 1, 2, 1.0, 5.0), JobCompleted(125.0, 1, 2, 10.0))
 
 
-def test_a_job_told_to_stop_has_stopped_and_can_be_started_again() -> None:
+def test_a_stopping_job_has_stopped_and_can_be_started_again() -> None:
     world = midway(job("a", 0, 2, 100), standings=[JobStart(JobState.STOPPING, 40.0, incarnation=3)])
     assert world.wait(100.0).events == (JobStopped(100.0, 0, 3, 40.0),)
     world.send([Start(0, 4, TWO)])

@@ -162,7 +162,7 @@ def test_gangs_of_a_known_model_do_the_same_samples_whatever_their_width() -> No
     assert {spec.min_gpus for spec in specs} == {1}
 
 
-def test_a_crash_cannot_be_scripted_for_a_job_whose_number_nobody_knows(tmp_path: Path) -> None:
+def test_a_crash_cannot_be_scripted_for_a_job_of_unknown_number(tmp_path: Path) -> None:
     script = tmp_path / "faults.yaml"
     script.write_text("script:\n  - {at: 5, crash: t0}\n")
     scenario = Scenario(parse_cluster("gpu:1x4"), "fifo", faults=str(script))

@@ -55,7 +55,7 @@ def test_a_makespan_is_the_slowest_rows_steps_over_its_level() -> None:
     np.testing.assert_allclose(answer.X[:, 0], [0.75, 0.25], atol=1e-10)
 
 
-def test_who_has_waited_longer_gets_more_under_finish_time_fairness() -> None:
+def test_a_job_that_has_waited_longer_gets_more_under_finish_time_fairness() -> None:
     # Two equal rows on one GPU, 10 steps left each, 20 s each alone at half speed. The first has already spent 10 s for
     # nothing: equal ρ means (10 + 10/u)/20 = (10/v)/20 with u + v = 1, so u² + u − 1 = 0.
     answer = finish_time_fairness(

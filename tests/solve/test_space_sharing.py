@@ -264,7 +264,7 @@ def test_three_equals_meet_in_a_ring() -> None:
     assert answer.together == pytest.approx(np.full((3, 1), 1 / 3))
 
 
-def test_nobody_is_paired_with_itself() -> None:
+def test_no_job_is_paired_with_itself() -> None:
     answer = shared_throughput(crowd_of([0], 0.9))
     assert len(answer.pairs) == 0
     assert answer.throughput.tolist() == [1.0]

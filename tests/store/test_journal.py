@@ -110,14 +110,14 @@ NOT_JOURNALS = {
 
 
 @pytest.mark.parametrize("content", NOT_JOURNALS.values(), ids=NOT_JOURNALS.keys())
-def test_what_is_no_journal_is_said_to_be_none(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_journal_is_refused_as_such(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "journal.db"
     path.write_bytes(content)
     with pytest.raises(JournalError, match="not a Shoal journal"):
         list(JournalFile(path).read())
 
 
-def test_another_database_is_said_to_be_no_journal(tmp_path: Path) -> None:
+def test_another_database_is_refused_as_no_journal(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "other.db") as connection:
         connection.execute("CREATE TABLE person (name TEXT)")
     connection.close()
@@ -137,7 +137,7 @@ def test_a_file_that_is_missing_is_refused_with_the_command_that_writes_one(tmp_
     assert refused.value.hint == "no such file; `shoal simulate --out DIR` writes one"
 
 
-def test_a_journal_without_records_is_said_to_be_empty(tmp_path: Path) -> None:
+def test_a_journal_without_records_is_refused_as_empty(tmp_path: Path) -> None:
     SqliteJournal.begin(tmp_path / "a.db", {}).close()
     with sqlite3.connect(tmp_path / "a.db") as connection:
         connection.execute("DELETE FROM record")

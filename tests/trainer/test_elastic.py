@@ -202,9 +202,7 @@ def own_signals() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("own_signals")
-def test_a_job_told_to_stop_saves_and_goes_on_from_there_with_another_number_of_workers(
-    store: Any, tmp_path: Path
-) -> None:
+def test_a_stopped_job_saves_and_resumes_from_there_with_another_number_of_workers(store: Any, tmp_path: Path) -> None:
     place = RankEnvironment(job="a", folder=tmp_path, progress=tmp_path / "progress", lease=tmp_path / "lease")
     first, _ = _worker(store, 0, Said(Order(1, (0,))), session=Session(place))
     steps: list[ElasticStep] = []
@@ -366,7 +364,7 @@ def test_a_worker_finds_the_store_its_agent_names(store: Any) -> None:
     assert (seat.worker, connect_to("127.0.0.1", store.port).get("said")) == (4, b"heard")
 
 
-def test_the_store_is_a_process_that_ends_when_it_is_told_to(store: Any) -> None:
+def test_the_store_is_a_process_that_ends_when_it_is_asked_to(store: Any) -> None:
     command = [sys.executable, "-m", "shoal.trainer.elastic.store"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -391,7 +389,7 @@ def test_a_store_listens_on_its_own_address_alone() -> None:
     store.close()
 
 
-def test_a_store_serves_only_those_who_know_its_secret() -> None:
+def test_a_store_serves_only_workers_that_know_its_secret() -> None:
     store = open_store("0", secret="of this job")
     environ = {"SHOAL_STORE": f"127.0.0.1:{store.port}", "SHOAL_WORKER": "1", "SHOAL_STORE_SECRET": "of this job"}
     worker = WorkerConfig.from_environment(environ).connect()

@@ -31,7 +31,7 @@ def test_a_switch_needs_the_word_of_every_rank(ready: list[int], current: int, t
         pytest.param([NOTHING, 0], {0: 1}, id="no step yet is more than nothing"),
     ],
 )
-def test_who_is_behind_takes_the_state_of_who_holds_most(held: list[int], from_whom: dict[int, int]) -> None:
+def test_ranks_that_are_behind_take_the_state_of_the_most_advanced(held: list[int], from_whom: dict[int, int]) -> None:
     assert donors(held) == from_whom
 
 

@@ -78,7 +78,7 @@ def test_a_run_resumed_with_as_many_ranks_is_the_same_bit_by_bit(runs: Path) -> 
         assert log(runs, rank, "stopped") == log(runs, rank, "alone")
 
 
-def test_ranks_that_seldom_tell_each_other_who_was_warned_leave_together_all_the_same(runs: Path) -> None:
+def test_ranks_with_few_exchanges_leave_together_when_one_is_warned(runs: Path) -> None:
     for rank in range(2):
         assert log(runs, rank, "seldom") == log(runs, rank, "alone")
 
@@ -92,7 +92,7 @@ def test_a_run_resumed_with_another_number_of_ranks_ends_where_it_would_have(run
     assert loss == pytest.approx(other_loss, rel=1e-4)
 
 
-def test_two_checkpoints_are_kept_and_progress_is_told(runs: Path) -> None:
+def test_two_checkpoints_are_kept_and_progress_is_reported(runs: Path) -> None:
     assert len(list((runs / "stopped" / "checkpoints").iterdir())) == 2
     done, saved = (runs / "stopped" / "progress").read_text().split()
     assert float(done) == 303
