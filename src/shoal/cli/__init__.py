@@ -23,8 +23,8 @@ class _Entry(NamedTuple):
 _SIMULATION: Mapping[str, _Entry] = {
     "simulate": _Entry("shoal.cli.simulate:simulate", "Run policies on a workload in the simulator and compare them."),
     "advise": _Entry("shoal.cli.advise:advise", "Simulate a Slurm cluster's own history under other policies."),
-    "shadow": _Entry("shoal.cli.shadow:shadow", "Watch Slurm's queue, then simulate it under other policies."),
-    "solve": _Entry("shoal.research.commands.solve:solve", "Let a policy solve one allocation problem from a file."),
+    "shadow": _Entry("shoal.cli.shadow:shadow", "Watch an engine's queue, then simulate it under other policies."),
+    "solve": _Entry("shoal.research.commands.solve:solve", "Let a policy solve the allocation problem in a file."),
     "workload": _Entry("shoal.cli.workload:workload", "Generate, import or describe workloads."),
     "policies": _Entry("shoal.cli.policies:policies", "List every policy, its options and its paper."),
     "report": _Entry("shoal.cli.report:report", "Compare finished runs: tables, and a page with charts."),
@@ -65,7 +65,7 @@ _LIVE: Mapping[str, _Entry] = {
     "acct": _Entry("shoal.cli.nodes:acct", "List ended jobs and the GPU-hours they used."),
     "whatif": _Entry("shoal.cli.whatif:whatif", "Simulate the live cluster with other policies, more nodes or a job."),
     "web": _Entry("shoal.cli.web:web", "Print a link to the cluster's page that logs your browser in."),
-    "journal": _Entry("shoal.cli.journal:journal", "Save what is whole of a damaged journal."),
+    "journal": _Entry("shoal.cli.journal:journal", "Salvage the records of a damaged journal."),
     "token": _Entry("shoal.cli.token:token", "Create, list or revoke tokens."),
 }
 _COMMANDS = {**_SIMULATION, **_LIVE}

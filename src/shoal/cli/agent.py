@@ -67,7 +67,7 @@ def agent_heading(what: str, cafile: str | None) -> str:
     help="Folder in which jobs may have their working folder; repeatable.  [default: any]",
 )
 @LOG_LIMIT
-@click.option("--tenant-users", default="auto", metavar="USERS", help=f"{USERS_HELP}  [default: auto]")
+@click.option("--tenant-users", default="auto", metavar="USERS", help=USERS_HELP)
 def agent(
     server: str,
     token_file: Path | None,

@@ -43,7 +43,10 @@ class NoCluster(ShoalError):
 
 
 def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that select the cluster; the command gets a ``client`` in their place."""
+    """Add the options that select the cluster; the command gets a ``client`` in their place.
+
+    A group's own function is not called for its subcommands, which have these options themselves.
+    """
 
     @click.option(
         "--server", metavar="URL", envvar="SHOAL_SERVER", help="URL of the control plane. [env: SHOAL_SERVER]"
@@ -51,6 +54,8 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--token-file", metavar="FILE", help="File with the token; SHOAL_TOKEN by default.")
     @functools.wraps(command)
     def connected(*args: Any, server: str | None, token_file: str | None, **named: Any) -> Any:
+        if click.get_current_context().invoked_subcommand is not None:
+            return None
         if not server:
             wait_for_start(default_home(), lambda: _stored(default_home() / "client.json"))
         with closing(connect(server, token_file)) as client:

@@ -21,7 +21,7 @@ def journal(ctx: click.Context) -> None:
 @click.option("--out", type=click.Path(path_type=Path), help="The new file.  [default: salvaged.sqlite beside PATH]")
 @json_option
 def salvage(path: Path, out: Path | None, as_json: bool) -> None:
-    """Write what is whole of a damaged journal to a new file, and say what was lost; PATH is not changed.
+    """Write the undamaged records of a journal to a new file, and report what was lost; PATH is not changed.
 
     To use it, stop the control plane, move PATH away and the new file to its place.
     """

@@ -20,13 +20,11 @@ if TYPE_CHECKING:
 
 
 @click.group(invoke_without_command=True)
-@click.pass_context
 @cluster_options
 @json_option
-def nodes(ctx: click.Context, client: "Client", as_json: bool) -> None:
+def nodes(client: "Client", as_json: bool) -> None:
     """List the nodes: kind, rack, state, GPUs used, last contact and jobs; or add, drain, resume or remove some."""
-    if ctx.invoked_subcommand is None:
-        _list(client, as_json)
+    _list(client, as_json)
 
 
 @nodes.command()

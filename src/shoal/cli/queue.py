@@ -40,7 +40,13 @@ _GAP_SECONDS = 0.5
 @click.command()
 @click.option("--all", "with_ended", is_flag=True, help="Include jobs that have ended.")
 @click.option("--limit", type=click.IntRange(1, 1_000_000), default=100, metavar="N", help="Most jobs to show.")
-@click.option("--page", type=click.IntRange(1, 1_000_000), default=1, metavar="K", help="Show the Kth N jobs.")
+@click.option(
+    "--page",
+    type=click.IntRange(1, 1_000_000),
+    default=1,
+    metavar="K",
+    help="Page of the list to show, with N jobs each.",
+)
 @click.option("--watch", is_flag=True, help="Redraw at each change, until Ctrl-C.")
 @click.option("--tenant", metavar="T", help="Only this tenant's jobs.")
 @cluster_options

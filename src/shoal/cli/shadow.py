@@ -27,7 +27,7 @@ _WATCHES = {engine: f"shoal.provider.{engine}.shadow" for engine in ("kubernetes
     required=True,
     help="The engine: slurm, ray or kubernetes, with options such as slurm:partition=NAME.",
 )
-@click.option("--hours", type=click.FloatRange(0.0), default=24.0, help="Watch for this long; Ctrl-C ends it sooner.")
+@click.option("--hours", type=click.FloatRange(0.0), default=24.0, help="Hours to watch; Ctrl-C ends it sooner.")
 @click.option("--period", type=click.FloatRange(1.0, 300.0), default=60.0, help="Seconds between two looks.")
 @click.option(
     "--out",

@@ -69,7 +69,7 @@ class TakesCommand(click.Command):
     help="Whether it may be stopped to make room: once it has saved, always or never.  [default: auto]",
 )
 @click.option("--cpus", type=int, metavar="N", help="CPUs of each rank.  [default: no limit]")
-@click.option("--memory", metavar="SIZE", help="Memory on each node, as 16G.  [default: no limit]")
+@click.option("--memory", metavar="SIZE", help="Memory on each node, e.g. 16G.  [default: no limit]")
 @click.option("--image", help="Container image, on an engine that runs jobs in allocations of their own.")
 @click.option("--account", help="Account to charge, on such an engine.")
 @click.option(

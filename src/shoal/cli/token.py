@@ -30,7 +30,7 @@ def token(ctx: click.Context) -> None:
     "--role", required=True, type=click.Choice(["admin", "user", "agent", "join"]), help="Role of the holder."
 )
 @click.option("--tenant", metavar="T", help="Tenant that a user's token acts for.")
-@click.option("--node", metavar="NODE", help="Node that an agent's token speaks for.")
+@click.option("--node", metavar="NODE", help="Node of an agent's token.")
 @click.option("--days", type=float, default=TOKEN_DAYS, help="Days until the token expires.")
 @cluster_options
 @json_option

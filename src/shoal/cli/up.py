@@ -39,9 +39,6 @@ _LOG_BYTES = 16 * 2**20
 _POLICY = "shoal"
 """Default policy of a live cluster: it needs no knowledge of its jobs, and short jobs wait little."""
 
-_MOST_LOCAL_NODES = 64
-"""Most nodes of `up`, each of which is an agent process on this machine."""
-
 _CONNECT_SECONDS = 15.0
 """Seconds in which the agents of `up` should have connected."""
 
@@ -120,7 +117,7 @@ _COMMON = (
         metavar="HOST[:PORT]|@DOMAIN",
         help="Host or mail domain to which notices of jobs' ends may be sent; repeatable.  [default: none]",
     ),
-    click.option("--smtp", default="", metavar="HOST[:PORT]", help="Server that sends such mail."),
+    click.option("--smtp", default="", metavar="HOST[:PORT]", help="Server that sends such mail.", show_default="none"),
     click.option("--json", "as_json", is_flag=True, help="Print the address as JSON."),
 )
 
@@ -136,7 +133,7 @@ def _common(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--nodes", metavar="NODESxGPUS", help="Virtual nodes, e.g. 2x2.  [default: this machine as it is]")
 @click.option("--cluster", metavar="SPEC", help="Virtual nodes of several kinds, e.g. a100:1x4,v100:2x4.")
 @LOG_LIMIT
-@click.option("--tenant-users", default="off", metavar="USERS", help=f"{USERS_HELP}  [default: off]")
+@click.option("--tenant-users", default="off", metavar="USERS", help=USERS_HELP)
 @_common
 def up(
     nodes: str | None, cluster: str | None, log_mb: int, tenant_users: str, port: int, as_json: bool, **options: Any
@@ -273,6 +270,7 @@ def _settings(
     smtp: str,
     abilities: "Abilities | None" = None,
 ) -> "Settings":
+    from shoal.jobspec.times import read_span
     from shoal.live.home import Settings
     from shoal.live.notice_targets import NoticeTargets
     from shoal.provider.protocol import Abilities
@@ -291,20 +289,8 @@ def _settings(
     folder = (home or default_home()).resolve()
     resolved = tuple(os.path.realpath(root) for root in roots)
     notices = NoticeTargets(notify_allow, smtp)
-    kept = _seconds("keep", keep)
+    kept = read_span("keep", keep)
     return Settings(folder, scenario, lease, retry, resolved, kept, max_grace, history, able, notices)
-
-
-def _seconds(field: str, text: str) -> float:
-    """Return the seconds in a time such as ``30d``, ``12h``, ``90m`` or ``3600``."""
-    unit = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}.get(text[-1:])
-    try:
-        seconds = float(text[:-1]) * unit if unit else float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < 1e10:
-        raise InputError(field, text, "give a time such as 30d, 12h, 90m or 3600 (seconds)")
-    return seconds
 
 
 def _local_cluster(nodes: str | None, cluster: str | None) -> str:
@@ -326,12 +312,13 @@ def _local_cluster(nodes: str | None, cluster: str | None) -> str:
 
 def _check_local_size(cluster: str, field: str) -> None:
     """Refuse more nodes than this machine can run agents for."""
+    from shoal.provider.local import MOST_LOCAL_NODES
     from shoal.scenario.specs import read_cluster
 
     count = len(read_cluster(cluster).nodes)
-    if count > _MOST_LOCAL_NODES:
+    if count > MOST_LOCAL_NODES:
         hint = (
-            f"has {count:,} nodes; `shoal up` runs an agent for each, at most {_MOST_LOCAL_NODES}: give nodes more GPUs"
+            f"has {count:,} nodes; `shoal up` runs an agent for each, at most {MOST_LOCAL_NODES}: give nodes more GPUs"
         )
         raise InputError(field, cluster.removeprefix("gpu:"), hint)
 

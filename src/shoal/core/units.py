@@ -14,7 +14,10 @@ JobNumber: TypeAlias = int
 TenantId: TypeAlias = str
 """The account a job is charged to."""
 
-_UNITS = (("d", 86_400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
+DAY: Seconds = 86_400.0
+
+UNITS = (("d", DAY), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
+"""Units in which people read durations, and their seconds."""
 
 
 def span(seconds: Seconds) -> str:
@@ -25,7 +28,7 @@ def span(seconds: Seconds) -> str:
 
 def unit_of(seconds: Seconds) -> tuple[str, float]:
     """Return the readable unit of a duration, its name and its seconds; a unit is used from two of it on."""
-    return next((unit for unit in _UNITS if abs(seconds) >= 2 * unit[1]), _UNITS[-1])
+    return next((unit for unit in UNITS if abs(seconds) >= 2 * unit[1]), UNITS[-1])
 
 
 def figure(value: float) -> str:

@@ -2,11 +2,15 @@
 
 import re
 from datetime import datetime, timedelta
+from math import inf
 
 from shoal.core.errors import InputError
 from shoal.core.units import Seconds
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_LONGEST: Seconds = 1e10
+"""Longest duration that is read; sums with it stay exact to the second."""
+
 _SPAN = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]*)")
 _CLOCK = re.compile(r"(\d+):(\d\d)(?::(\d\d))?")
 
@@ -17,9 +21,10 @@ def read_span(field: str, text: str) -> Seconds:
     if clock is not None and clock[3] is not None:
         return 3600.0 * int(clock[1]) + 60.0 * int(clock[2]) + int(clock[3])
     found = _SPAN.fullmatch(text.strip().lower())
-    if found is None or found[2] not in _UNITS:
+    seconds = float(found[1]) * _UNITS[found[2]] if found is not None and found[2] in _UNITS else inf
+    if seconds > _LONGEST:
         raise InputError(field, text, "must be a duration: seconds, 30min, 2h, 1d or H:MM:SS")
-    return float(found[1]) * _UNITS[found[2]]
+    return seconds
 
 
 def read_moment(field: str, text: str, now: datetime) -> float:

@@ -4,9 +4,7 @@ import time
 from dataclasses import dataclass
 from math import isfinite
 
-from shoal.core.units import Seconds, span
-
-_DAY = 86_400.0
+from shoal.core.units import DAY, Seconds, span
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +22,7 @@ class ClockWords:
         if not isfinite(seconds):
             return "a time that is not known yet"
         away = 0.0 if self.now is None else seconds - self.now
-        day = "%H:%M:%S" if abs(away) < 60 else "%H:%M" if abs(away) < _DAY / 2 else "%Y-%m-%d %H:%M"
+        day = "%H:%M:%S" if abs(away) < 60 else "%H:%M" if abs(away) < DAY / 2 else "%Y-%m-%d %H:%M"
         clock = time.strftime(day, time.localtime(self.epoch + seconds))
         if self.now is None:
             return clock

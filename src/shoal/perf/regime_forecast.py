@@ -35,9 +35,6 @@ from shoal.perf.work_prior import OVERDUE, PRIOR_SECONDS
 RULES: Final = ("restatement", "bayesian", "reactive", "agnostic")
 """Rules that estimate the lengths of the regimes ahead."""
 
-ADAPTATIONS: Final = ("accordion", "gns")
-"""Rules by which an owner's script may scale a batch size."""
-
 ObservedBatches = Sequence[tuple[float, int]]
 """Observed batch sizes, each with the progress at which it began."""
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Int64s
+from shoal.core.units import DAY
 from shoal.report.metrics import JobResults
 from shoal.report.recorded_use import RecordedColumns
 
@@ -20,7 +21,6 @@ BOUND = 600.0
 """Seconds of run time below which a job counts as this long in its stretch."""
 
 TAIL = 0.95
-DAY = 86400.0
 _DRAWS = 400
 _FEWEST_TENANT_JOBS = 20
 _FEWEST_UNITS = 4

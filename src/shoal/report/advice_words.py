@@ -3,16 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shoal.core.units import UNITS, unit_of
 from shoal.report.advice import Advice, FigureInterval
 
-_UNITS = (("d", 2 * 86400.0), ("h", 7200.0), ("min", 120.0), ("s", 0.0))
-UNIT_SECONDS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0}
+UNIT_SECONDS = dict(UNITS)
 
 
 def time_unit(values: Sequence[float]) -> str:
-    """The largest unit in which the largest of some times in seconds is at least 2."""
-    most = max(map(abs, values), default=0.0)
-    return next(unit for unit, least in _UNITS if most >= least)
+    """Return the readable unit for several times in seconds: that of the largest."""
+    return unit_of(max(map(abs, values), default=0.0))[0]
 
 
 def in_unit(seconds: float, unit: str, *, signed: bool = False) -> str:

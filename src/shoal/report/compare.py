@@ -8,6 +8,8 @@ interval for a figure that is one number per run, such as the makespan.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import inf, sqrt
+from statistics import stdev
 from typing import Any
 
 import numpy as np
@@ -293,12 +295,18 @@ def _verdict(value: float, interval: tuple[float, float] | None, measure: Measur
 
 
 def t_interval(gaps: Floats) -> tuple[float, float]:
-    """Student's interval for the mean of paired differences, two or more."""
+    """Return Student's interval for the mean of paired differences, two or more."""
+    mean, reach = float(gaps.mean()), half_width(gaps.tolist())
+    return mean - reach, mean + reach
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Return the half-width of Student's interval of the values' mean; infinite for fewer than two values."""
+    if len(values) < 2:
+        return inf
     from scipy.stats import t
 
-    mean, count = float(gaps.mean()), len(gaps)
-    reach = float(t.ppf((1 + CONFIDENCE) / 2, count - 1)) * float(gaps.std(ddof=1)) / count**0.5
-    return mean - reach, mean + reach
+    return float(t.ppf((1.0 + CONFIDENCE) / 2.0, len(values) - 1)) * stdev(values) / sqrt(len(values))
 
 
 def paired(a: JobResults, b: JobResults, per_job: Callable[[JobResults], Floats]) -> tuple[Floats, Floats]:

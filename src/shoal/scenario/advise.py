@@ -11,6 +11,7 @@ import msgspec
 
 from shoal.core.errors import InputError
 from shoal.core.topology import Topology
+from shoal.core.units import DAY
 from shoal.report.advice import (
     Advice,
     AdviceRow,
@@ -45,8 +46,6 @@ POLICIES = (
     "shoal",
 )
 """Policies an operator chooses among, the cheap ones first."""
-
-DAY = 86400.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ _LOG = logging.getLogger("shoal.trainer")
 _FORMAT, _READ = 2, (1, 2)
 """The format of a manifest that is written, and those that are read."""
 
-_KEPT = 2
+KEPT = 2
+"""Complete checkpoints that are kept."""
 _MANIFEST = "manifest.json"
 _ASIDE = ".refused"
 
@@ -76,7 +77,7 @@ class Checkpoints:
         shutil.rmtree(path, ignore_errors=True)
         partial.rename(path)
         _flush(self.folder)
-        for old in self._newest_first()[_KEPT:]:
+        for old in self._newest_first()[KEPT:]:
             shutil.rmtree(old, ignore_errors=True)
         return Checkpoint(path, facts)
 

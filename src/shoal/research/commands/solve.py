@@ -9,11 +9,18 @@ from shoal.cli.output import json_option, print_json, print_table
 
 
 @click.command()
-@click.option("--policy", "spec", required=True, metavar="P", help="name:key=value,…, e.g. gavel.max-min.")
-@click.option("--problem", "path", required=True, type=click.Path(path_type=Path), metavar="FILE", help="A JSON file.")
+@click.option("--policy", "spec", required=True, metavar="P", help="Policy, as name or name:key=value,…")
+@click.option(
+    "--problem",
+    "path",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Problem, as JSON.",
+)
 @json_option
 def solve(spec: str, path: Path, as_json: bool) -> None:
-    """Solve one decision on a written-down problem: allocation, objective, gap, seconds."""
+    """Let a policy solve the allocation problem in a file: allocation, objective, gap, seconds."""
     from shoal.research.problem import read_problems
     from shoal.research.problem import solve as solve_one
 

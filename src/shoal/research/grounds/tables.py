@@ -6,11 +6,11 @@ from math import exp, inf, isnan, log, nan
 from statistics import fmean
 from typing import Any
 
+from shoal.report.compare import half_width
 from shoal.research.grounds.cells import BOUND
 from shoal.research.grounds.ground import GROUNDS, Ground
 from shoal.research.grounds.runner import Results
 from shoal.research.repro.table import Cell, Column, Table, table
-from shoal.research.student import half_width
 
 FAIR = ("shockwave", "themis", "gavel.max-min", "gavel.ftf", "max-min", "gandiva-fair", "drf", "las", "afs-p", "pollux")
 """Policies made for fairness: the lowest worst ρ among them is the fair policies' best."""

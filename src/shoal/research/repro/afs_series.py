@@ -18,12 +18,12 @@ from shoal.core.interfaces import Policy
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import parse_cluster
 from shoal.perf.afs_profiles import AFS_MODELS
+from shoal.report.compare import half_width
 from shoal.research.repro.afs import CLUSTER, FOLDER, trace
 from shoal.research.repro.context import ReproContext
 from shoal.research.repro.paired import all_hold
 from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.table import Cell, Chart, Column, Line, Table, table
-from shoal.research.student import half_width
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
 

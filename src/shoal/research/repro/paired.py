@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from math import exp, inf, log, nan
 from statistics import fmean
 
+from shoal.report.compare import half_width
 from shoal.research.repro.table import REPRODUCES, cannot_be_told, differs
-from shoal.research.student import half_width
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ from shoal.perf.goodput import efficiency
 from shoal.perf.measured_profile import MeasuredProfile
 from shoal.perf.profile_files import read_profiles
 from shoal.policy.registry import parse_policy
+from shoal.report.compare import half_width
 from shoal.report.history import History, read_history
-from shoal.research.student import half_width
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
 from shoal.workload.files import read_workload

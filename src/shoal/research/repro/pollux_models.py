@@ -22,6 +22,7 @@ from shoal.perf.goodput import efficiency, iteration_seconds
 from shoal.perf.measured_profile import Cell as Measurement
 from shoal.perf.measured_profile import MeasuredProfile, NoiseTable, StepTable
 from shoal.perf.profile_files import read_profiles
+from shoal.report.compare import half_width
 from shoal.research.repro.context import ReproContext
 from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.table import (
@@ -35,7 +36,6 @@ from shoal.research.repro.table import (
     differs,
     table,
 )
-from shoal.research.student import half_width
 from shoal.workload.importers.pollux import APPLICATIONS
 
 TRACES, SIA_TRACES = "pollux/traces", "sia/traces"

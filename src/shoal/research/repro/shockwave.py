@@ -31,11 +31,11 @@ from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
 from shoal.perf.regime_forecast import forecast
 from shoal.perf.throughput_file import parse_table
+from shoal.report.compare import half_width
 from shoal.research.repro import shockwave_verdicts as judge
 from shoal.research.repro.context import ReproContext
 from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.table import Cell, Column, Table, table
-from shoal.research.student import half_width
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import SimulationResult, run
 from shoal.workload.files import read_workload

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 
+from shoal.report.compare import half_width
 from shoal.research.repro.context import ReproContext
 from shoal.research.repro.parallel import Task, run_all
 from shoal.research.repro.pollux import UNEQUAL, Experiment, PolluxResult, PolluxVariant, cache_key, measure
@@ -26,7 +27,6 @@ from shoal.research.repro.table import (
     differs,
     table,
 )
-from shoal.research.student import half_width
 
 PAPER = "Sia (SOSP '23)"
 POLICIES = ("shoal", "pollux", "rank", "gavel.max-min")

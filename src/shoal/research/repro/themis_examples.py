@@ -12,13 +12,13 @@ from shoal.perf.catalog import catalog
 from shoal.policy.themis.agent import AppAgent
 from shoal.policy.themis.locality import GUESSED
 from shoal.policy.themis.protocol import GpuOffer
+from shoal.report.compare import half_width
 from shoal.report.history import read_history
 from shoal.report.step_functions import Steps
 from shoal.research.repro.context import ReproContext
 from shoal.research.repro.paired import all_hold
 from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.table import Cell, Column, Table, table
-from shoal.research.student import half_width
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
 from shoal.workload.generators.registry import generate

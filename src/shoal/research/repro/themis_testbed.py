@@ -18,12 +18,12 @@ from shoal.core.arrays import Floats
 from shoal.core.topology import Locality, Placement, Topology, parse_cluster
 from shoal.perf.catalog import catalog
 from shoal.report.apps import app_table
+from shoal.report.compare import half_width
 from shoal.report.history import History, read_history
 from shoal.research.repro.context import ReproContext
 from shoal.research.repro.paired import PairedRatio, all_at_least, all_hold, all_within, paired_ratio
 from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.table import REPRODUCES, Cell, Chart, Column, Line, Table, cannot_be_told, differs, table
-from shoal.research.student import half_width
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
 from shoal.workload.generators.registry import generate

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from shoal.report.compare import half_width
 from shoal.research.repro.paired import PairedRatio, all_hold
 from shoal.research.repro.table import REPRODUCES, cannot_be_told, differs
-from shoal.research.student import half_width
 
 ERROR_CHANGE = 0.1076
 """Change of the worst ρ at errors of up to 20 % in the paper's figure 17."""

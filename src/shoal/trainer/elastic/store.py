@@ -30,7 +30,8 @@ _HANDSHAKE_SECONDS = 10.0
 _LONGEST_WAIT_SECONDS = 1.0
 _MOST_BYTES = 64 * 2**20
 _MOST_CONNECTIONS = 4096
-_NONCE_BYTES = 32
+NONCE_BYTES = 32
+"""Bytes of each random number of a proof of the secret."""
 _LENGTH = struct.Struct("!I")
 
 
@@ -86,10 +87,10 @@ class StoreServer:
 
     def _is_worker(self, connection: socket.socket) -> bool:
         """Exchange proofs of the secret."""
-        mine = secrets.token_bytes(_NONCE_BYTES)
+        mine = secrets.token_bytes(NONCE_BYTES)
         connection.sendall(mine)
-        theirs = receive_exactly(connection, _NONCE_BYTES)
-        shown = receive_exactly(connection, _NONCE_BYTES)
+        theirs = receive_exactly(connection, NONCE_BYTES)
+        shown = receive_exactly(connection, NONCE_BYTES)
         if not hmac.compare_digest(shown, proof(self._secret, "worker", mine, theirs)):
             return False
         connection.sendall(proof(self._secret, "store", mine, theirs))

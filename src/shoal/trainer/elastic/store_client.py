@@ -12,13 +12,11 @@ import msgspec
 from torch.distributed import Store
 
 from shoal.core.errors import InputError
-from shoal.trainer.elastic.store import SECRET, proof, receive_exactly, receive_message, send_message
+from shoal.trainer.elastic.store import NONCE_BYTES, SECRET, proof, receive_exactly, receive_message, send_message
 
 _RETRY_SECONDS = 0.05
 _WAIT_SECONDS = 0.2
 """Time that the store waits for keys at a time: meanwhile no other thread can use this connection."""
-
-_NONCE_BYTES = 32
 
 
 class WorkerStore(Store):  # type: ignore[misc]
@@ -123,7 +121,7 @@ def _connect(host: str, port: int, secret: str, seconds: float) -> socket.socket
 
 
 def _prove(connection: socket.socket, secret: str) -> None:
-    theirs, mine = receive_exactly(connection, _NONCE_BYTES), secrets.token_bytes(_NONCE_BYTES)
+    theirs, mine = receive_exactly(connection, NONCE_BYTES), secrets.token_bytes(NONCE_BYTES)
     connection.sendall(mine + proof(secret, "worker", theirs, mine))
-    if receive_exactly(connection, _NONCE_BYTES) != proof(secret, "store", theirs, mine):
+    if receive_exactly(connection, NONCE_BYTES) != proof(secret, "store", theirs, mine):
         raise InputError(SECRET, "…", "the store does not know it: another process listens in its place")

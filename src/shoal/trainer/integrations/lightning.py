@@ -14,11 +14,9 @@ from typing import Any
 
 from lightning.pytorch import Callback
 
-from shoal.trainer.checkpoint import SAVE_EVERY_SECONDS, is_marked, mark_complete
+from shoal.trainer.checkpoint import KEPT, SAVE_EVERY_SECONDS, is_marked, mark_complete
 from shoal.trainer.session import Progress, Session
 from shoal.trainer.torch.step_coordinator import StepAction, StepCoordinator
-
-_KEPT = 2
 
 
 class ShoalCallback(Callback):  # type: ignore[misc]
@@ -74,7 +72,7 @@ class ShoalCallback(Callback):  # type: ignore[misc]
         if self._session.environment.rank == 0:
             partial.rename(path)
             mark_complete(_marker(path), self._session.environment.job or "")
-            for old in self._all()[:-_KEPT]:
+            for old in self._all()[:-KEPT]:
                 old.unlink()
                 _marker(old).unlink(missing_ok=True)
         self._saved = self._step

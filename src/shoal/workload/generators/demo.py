@@ -13,6 +13,7 @@ from itertools import accumulate
 
 import msgspec
 
+from shoal.core.units import DAY
 from shoal.perf.catalog import ModelType
 from shoal.workload.batch_schedules import batch_schedule
 from shoal.workload.generators.gavel import SIZES, measured_types, rate, whole_steps
@@ -30,7 +31,6 @@ _MODELS = {
 }
 _HOURS = (0.15, 5.0)
 _SLOWEST = 6.0
-_DAY = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def _daily_arrivals(rng: RandomStream, count: int, span: float) -> list[float]:
     times: list[float] = []
     while len(times) < count:
         at = rng.uniform(0.0, span)
-        if rng.chance(0.6 + 0.4 * math.sin(2.0 * math.pi * (at / _DAY + 0.125))):
+        if rng.chance(0.6 + 0.4 * math.sin(2.0 * math.pi * (at / DAY + 0.125))):
             times.append(at)
     first = min(times)
     return sorted(at - first for at in times)

@@ -12,6 +12,8 @@ SC 2021.
 from collections.abc import Mapping
 
 from shoal.workload.importers.rows import (
+    NEVER_RAN,
+    NO_GPU,
     ConvertRow,
     Format,
     LeftOut,
@@ -26,9 +28,6 @@ from shoal.workload.importers.rows import (
 )
 from shoal.workload.schema import Job
 
-_NO_GPU = LeftOut("jobs without a GPU")
-_NO_TIME = LeftOut("jobs that never ran")
-
 
 def read(source: Source) -> ParsedFile:
     """Read a ``cluster_log.csv``."""
@@ -42,10 +41,10 @@ def _table(columns: Mapping[str, int]) -> ConvertRow:
     def convert(_: int, row: list[str]) -> Job | LeftOut:
         gpus = whole("gpu_num", row[gang])
         if gpus == 0:
-            return _NO_GPU
+            return NO_GPU
         duration = number("duration", row[run], least=0.0)
         if duration == 0.0:
-            return _NO_TIME
+            return NEVER_RAN
         submitted = clock("submit_time", row[at])
         return Job(
             id=row[name],

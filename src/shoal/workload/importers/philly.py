@@ -15,6 +15,7 @@ from collections.abc import Mapping
 
 from shoal.core.errors import InputError
 from shoal.workload.importers.rows import (
+    NEVER_RAN,
     ConvertRow,
     Format,
     LeftOut,
@@ -33,7 +34,6 @@ from shoal.workload.importers.rows import (
 from shoal.workload.schema import Job
 
 _NO_GPU = LeftOut("jobs that never held a GPU")
-_NO_TIME = LeftOut("jobs that never ran")
 
 
 def read(source: Source) -> ParsedFile:
@@ -52,7 +52,7 @@ def _table(columns: Mapping[str, int]) -> ConvertRow:
         if gpus == 0:
             return _NO_GPU
         if duration == 0.0:
-            return _NO_TIME
+            return NEVER_RAN
         return Job(
             id=f"philly-{count:06d}",
             submitted=clock("timestamp", row[at]),
@@ -78,7 +78,7 @@ def _published(row: object) -> Job | LeftOut:
     if gpus == 0:
         return _NO_GPU
     if duration == 0.0:
-        return _NO_TIME
+        return NEVER_RAN
     return Job(
         id=str(member(row, "jobid")),
         submitted=clock("submitted_time", str(member(row, "submitted_time"))),

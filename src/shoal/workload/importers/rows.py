@@ -98,6 +98,10 @@ class LeftOut:
     reason: str
 
 
+NO_GPU = LeftOut("jobs without a GPU")
+NEVER_RAN = LeftOut("jobs that never ran")
+
+
 @dataclass(frozen=True, slots=True)
 class ParsedFile:
     """Jobs in file order, messages of the broken rows skipped, and counts of valid rows left out, by reason."""

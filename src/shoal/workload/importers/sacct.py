@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from shoal.core.errors import InputError
-from shoal.workload.importers.rows import PROGRESS_EVERY, Format, LeftOut, ParsedFile, Source
+from shoal.workload.importers.rows import NEVER_RAN, NO_GPU, PROGRESS_EVERY, Format, LeftOut, ParsedFile, Source
 from shoal.workload.importers.sacct_rows import SacctRow, is_sacct, sacct_rows
 from shoal.workload.importers.slurm_fields import (
     ENDED,
@@ -45,9 +45,7 @@ from shoal.workload.importers.slurm_fields import (
 from shoal.workload.schema import Job
 
 _STEP = LeftOut("steps of jobs")
-_NO_GPU = LeftOut("jobs without a GPU")
 _OPEN = LeftOut("jobs that have not ended")
-_NO_TIME = LeftOut("jobs that never ran")
 _REQUEUED = LeftOut("earlier runs of requeued jobs")
 _REPEATED = LeftOut("repeated lines")
 _AGAIN = ("NODE_FAIL", "PREEMPTED", *REQUEUED)
@@ -142,14 +140,14 @@ def _convert(row: SacctRow) -> RecordedJob | LeftOut:
         return _STEP
     got, asked = _gpus(row, "alloc"), _gpus(row, "req")
     if not (got.count or asked.count):
-        return _NO_GPU
+        return NO_GPU
     state = state_of(get("state", ""))
     if state in STATES and state not in (*ENDED, *REQUEUED):
         return _OPEN
     started, ended = moment("Start", get("start", "")), moment("End", get("end", ""))
     seconds = _elapsed(row, started, ended)
     if not seconds:
-        return _REQUEUED if state in REQUEUED else _NO_TIME
+        return _REQUEUED if state in REQUEUED else NEVER_RAN
     submitted = moment("Submit", row["submit"])
     if submitted is None:
         raise InputError("Submit", row["submit"], "is not a time like 2017-10-09 07:01:55")

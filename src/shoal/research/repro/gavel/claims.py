@@ -11,8 +11,8 @@ from math import exp, log
 from statistics import fmean
 from typing import Literal
 
+from shoal.report.compare import half_width
 from shoal.research.repro.table import REPRODUCES, Chart, Column, Line, Table, cannot_be_told, differs, table
-from shoal.research.student import half_width
 
 NEAR = 0.15
 """Relative distance to the paper's number up to which ours agrees with it."""
