@@ -61,7 +61,7 @@ def test_a_silent_node_is_lost_after_lease_and_grace_and_two_seconds() -> None:
     clock.time += 0.01
     lost, crashed = it.wait(clock.time).events
     assert (lost, type(crashed)) == (NodeLost(clock.time, 0), JobCrashed)
-    with pytest.raises(InputError, match="say hello first"):
+    with pytest.raises(InputError, match="register first"):
         sync(it)
     clock.time += 100.0
     assert it.wait(clock.time).events == (), "a node is lost once"

@@ -36,7 +36,7 @@ def test_a_late_hello_and_a_late_report_of_a_dead_agent_do_not_count_as_the_node
     live = hello(cluster, "live")
     report(cluster, "live", live.session)
     hello(cluster, "dead")  # a copy that was under way: the dead agent never reads the answer
-    with pytest.raises(InputError, match="say hello first"):
+    with pytest.raises(InputError, match="register first"):
         report(cluster, "dead", dead.session)
     assert cluster.last_report(0) is None
     again = hello(cluster, "live")

@@ -39,5 +39,5 @@ def test_a_failed_simulation_is_logged_and_its_text_kept_from_the_caller(
     broken = forecaster(tmp_path, restart_cost=["no", "text"])
     with caplog.at_level(logging.ERROR), pytest.raises(InputError) as refused:
         broken.answer(WhatIf(seeds=1), None)
-    assert refused.value.hint == "could not be simulated; the control plane's log says why"
+    assert refused.value.hint == "could not be simulated; the control plane's log has the reason"
     assert "Traceback" in caplog.records[0].__dict__["stderr"]

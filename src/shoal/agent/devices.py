@@ -35,7 +35,7 @@ def find(
     environ: Mapping[str, str] = MappingProxyType({}),
     load: Callable[[str], Any] = ctypes.CDLL,
 ) -> Devices:
-    """Return the node's GPUs, from the one at position ``first`` on: those that its environment names, else all.
+    """Return the node's GPUs from position ``first`` on: those that its environment names, else all.
 
     What is not declared comes from the environment and the driver. GPUs that the environment does not name belong to
     others: ``InputError`` if it names too few.
@@ -53,7 +53,7 @@ def find(
 
 
 def visible(environ: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return the GPUs that an environment gives to this process; None if it does not say."""
+    """Return the GPUs that an environment gives to this process; None if it names none."""
     words = [word.strip() for word in environ.get(VISIBLE, "").split(",")]
     given = tuple(itertools.takewhile(lambda word: word not in ("", "-1", "NoDevFiles"), words))
     return given or None

@@ -14,7 +14,7 @@ GATE_SECONDS = 10.0
 
 
 def promised(runs: Iterable[NodeRun], order: RunOrder, devices: int) -> tuple[int, ...]:
-    """Return devices for a run at the gate: free ones and those of runs that are leaving; empty if they do not suffice.
+    """Return devices for a run at the gate: free ones and those of leaving runs; empty if these do not suffice.
 
     Only a run on its own devices, on one node, can be held there.
     """

@@ -73,7 +73,7 @@ def peer(connection: socket.socket) -> int:
 
 
 def connect(folder: str, name: str, kind: int) -> socket.socket | None:
-    """Return a connection to the process that waits at this socket; None if none does."""
+    """Return a connection to the process that waits at this socket; None if no process does."""
     found = socket.socket(socket.AF_UNIX, kind)
     found.settimeout(_SECONDS)
     try:

@@ -1,26 +1,4 @@
-"""The keeper of one run's ranks on one node: no process it started outlives it, its agent, or its lease.
-
-``keeper_server`` forks it, into a session of its own; by hand it is ``python -I -S keeper.py``. It imports only the
-standard library and modules of Shoal that do so too. Its standard input brings one JSON line, which says what to start,
-and then commands::
-
-    lease T      the lease now ends at T, on this machine's monotonic clock
-    stop G       send SIGTERM, and kill whatever is left after G seconds
-    release R G  rank R should leave by itself; kill it if it is still there after G seconds
-    suspend      suspend all processes; answered by ``suspended``, or ``refused`` with a cause, and they continue
-    resume       resume them; answered by ``resumed``, or ``waiting`` with a cause, and they stay suspended
-    exec N       start a command inside the run, on the next N files that came over the socket (``keeper_sessions``)
-    hangup S     end the command of session S
-
-The end of the input means that the agent is dead: the ranks are stopped, unless they are suspended. Then the keeper
-waits for the node's next agent until the lease ends, at a socket in the run's folder. The output is JSON lines:
-``started`` once every rank has been exec'ed; ``failed`` with a cause if one could not be (then none is left running);
-``ended`` for each rank; ``over`` when no process is left. A rank that fails takes the others with it, unless the job is
-resized in place (``apart``): then ``cleared`` says that no process of a rank is left while others go on. The ``store``
-of such a job, if it is on this node, starts first and stays until the run is stopped. ``left`` says that the command of
-a session ended. ``lost`` has the cause for which suspended processes cannot be resumed; they are killed. A suspended
-run that is stopped is killed at once. The keeper enforces the lease itself, so an agent that hangs cannot prolong it.
-"""
+"""The keeper of one run's ranks on one node: its processes outlive neither it, nor its agent, nor its lease."""
 
 import json
 import os

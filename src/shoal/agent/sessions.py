@@ -52,7 +52,7 @@ UNATTENDED_SECONDS = 60.0
 
 @dataclass(eq=False)
 class _Session:
-    """One session: where its input goes, where its output comes from, and how its command ended."""
+    """A session: where its input goes, where its output comes from, and the end of its command."""
 
     order: SessionOrder
     client: Client

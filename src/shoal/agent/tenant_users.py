@@ -109,8 +109,8 @@ class TenantUsers:
 def choose_users(wanted: str, home: Path) -> tuple[TenantUsers | None, str]:
     """Return the users of tenants that an operator wants, or None and why tenants share the agent's user.
 
-    ``wanted`` is ``off``, ``auto`` (made users where the agent is root and they can reach ``home`` and the agent's
-    Python), a range of numbers or the path of a file.
+    ``wanted`` is ``off``, ``auto``, a range of numbers or the path of a file. With ``auto`` tenants have users of their
+    own if the agent is root and such users can reach ``home`` and the agent's Python.
     """
     closed = _closed(home)
     if wanted in ("off", "auto"):

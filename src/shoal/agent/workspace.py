@@ -271,5 +271,5 @@ def _open_plain(name: str | Path, folder: int | None = None) -> int:
 
 def _checked(field: str, name: str, pattern: re.Pattern[str] = _NAME) -> str:
     if not pattern.fullmatch(name):
-        raise InputError(field, name, "must begin with a letter or digit and go on with those, '_', '.' or '-'")
+        raise InputError(field, name, "must be letters, digits, '_', '.' or '-', and begin with a letter or digit")
     return name

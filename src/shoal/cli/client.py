@@ -118,7 +118,7 @@ def job_path(job: str) -> str:
 
 
 def find_job(client: Client, text: str, *, only: bool = False) -> JobDetail:
-    """The job with this id, else the one with this name, else the only one whose id begins with the text.
+    """Return the job with this id, else with this name, else the only job whose id begins with the text.
 
     Ended jobs are considered only where no live one fits. Of several jobs with the same name it is the latest, which a
     line on stderr says; with ``only``, for commands that change a job, several live ones are an error.

@@ -41,7 +41,9 @@ def ship(client: Client, folder: Path, tenant: str | None) -> str:
             archive.seek(status.have)
             status = client.post(path, CodePart(status.have, size, archive.read(MOST_PART_BYTES)), CodeStatus)
     if not status.whole:
-        raise InputError("ship", str(folder), "could not be sent: the control plane drops what it gets; try again")
+        raise InputError(
+            "ship", str(folder), "could not be sent: the control plane did not keep what it received; try again"
+        )
     return digest
 
 

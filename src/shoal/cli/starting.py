@@ -32,7 +32,7 @@ def wait_for_start(home: Path, stored: Callable[[], Mapping[str, str | None]]) -
 
 
 def answers(stored: Mapping[str, str | None]) -> bool:
-    """Return whether a server, and if it is named the socket that hands out its token, accepts connections."""
+    """Return whether a server accepts connections, and the socket that hands out its token too, if one is named."""
     if not stored.get("server"):
         return False
     parts, name = urlsplit(stored["server"] or ""), stored.get("socket")

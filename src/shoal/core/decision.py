@@ -226,7 +226,7 @@ class Verdicts(Mapping[JobId, Verdict]):
         return changed
 
     def pinned(self, placements: Mapping[int, Placement]) -> "Verdicts":
-        """The same verdicts, except that the jobs at these positions get these seats and share none of them."""
+        """Return the same verdicts, except that the jobs at these positions get these seats and share no GPUs."""
         if not placements:
             return self
         changed = copy(self)

@@ -77,7 +77,7 @@ def locate(data: object, to: Any, *, whole: str, under: str = "", strict: bool =
 
 
 def _finite(text: str) -> float | str:
-    """Return a float; one out of range, which msgspec refuses, stays text, so that the error can name its field."""
+    """Return a float; a number out of range, which msgspec refuses, stays text, so that an error can name its field."""
     number = float(text)
     return number if math.isfinite(number) else text
 

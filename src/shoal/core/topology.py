@@ -135,7 +135,7 @@ class Topology:
         return tuple(sizes)
 
     def joined(self, index: int, node: Node) -> "Topology":
-        """Return the cluster with this node, down: as its last one, or in place of the one with this index."""
+        """Return the cluster with this node, down, at ``index``: after the others, or in place of a removed one."""
         nodes = (*self.nodes[:index], node, *self.nodes[index + 1 :])
         return replace(self, nodes=nodes, down=self.down | {index}, removed=self.removed - {index})
 

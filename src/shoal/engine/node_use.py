@@ -26,7 +26,7 @@ class NodeUse:
         self._close(event.node, free)
 
     def resume(self, event: NodeResumed, free: FreeGpus, down: frozenset[int]) -> None:
-        """Open a drained node: for one start as a probe, else for all jobs, also those that avoided it."""
+        """Open a drained node: as a probe for one start, else for all jobs, including jobs that avoided it."""
         node = event.node
         if node not in self.drained:
             return

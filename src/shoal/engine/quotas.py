@@ -117,7 +117,7 @@ def _capped(snapshot: Snapshot, verdicts: Verdicts) -> dict[int, Verdict]:
 
 
 def _preferred(policy: Policy, snapshot: Snapshot, tenant: TenantId) -> list[int]:
-    """Return a tenant's jobs: those that run, then those that the policy would run if it were alone, then the rest."""
+    """Return a tenant's jobs in order: running ones, those the policy would run if it were alone, the rest."""
     others = {i: Refusal() for i, owner in enumerate(_tenants(snapshot)) if owner != tenant}
     _, alone = ask(policy, snapshot, others)
     held = snapshot.columns.held

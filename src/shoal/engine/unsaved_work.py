@@ -174,7 +174,7 @@ class _Kept:
 
 
 class _Wishes:
-    """The jobs that a policy grants GPUs beside those that keep theirs: which of them fit, and which have to wait."""
+    """The jobs that a policy grants GPUs beside the kept ones: which of them fit, and which have to wait."""
 
     def __init__(self, snapshot: Snapshot, wished: Verdicts, kept: _Kept, disturbed: Collection[int]) -> None:
         self._snapshot, self._wished, self._kept, self._disturbed = snapshot, wished, kept, disturbed
@@ -209,7 +209,7 @@ class _Wishes:
         return sorted(np.flatnonzero(speeds > 0).tolist(), key=lambda k: (k != here, -speeds[k]))
 
     def waiting(self, hidden: Mapping[int, Verdict]) -> dict[int, Verdict]:
-        """Return refusals of granted jobs that do not fit, and of jobs that would take the GPUs for which those wait.
+        """Return refusals of granted jobs that do not fit, and of jobs that would take the GPUs they wait for.
 
         The latter are jobs that could not be stopped once started and that would not end before a job that waits can
         start.

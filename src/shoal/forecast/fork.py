@@ -177,7 +177,7 @@ def _speed(snapshot: Snapshot, at: int, truth: Truth) -> float | None:
 
 
 def _partner(snapshot: Snapshot, at: int) -> int | None:
-    """Return the number of the job that shares its GPUs; None without one, or while that one does not run."""
+    """Return the number of the job that shares its GPUs; None if no running job does."""
     partner = int(snapshot.columns.partner[at])
     found = snapshot.position_of(partner) if partner >= 0 else -1
     return partner if found >= 0 and snapshot.columns.state[found] == JobState.RUNNING else None

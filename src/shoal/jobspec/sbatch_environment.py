@@ -58,7 +58,7 @@ def pass_variables(
 
 
 def _read_by(text: str) -> list[str]:
-    """Variables that a script reads before it sets them, as far as its text shows, without those of shells."""
+    """Return the variables that a script reads before setting them, as its text shows, without those of shells."""
     code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     own = {name for names in _LOOPS.findall(code) for name in " ".join(names).split()}
     for name, value in _ASSIGNED.findall(code):

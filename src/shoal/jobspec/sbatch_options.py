@@ -92,7 +92,7 @@ GPU_OPTIONS = ("gpus", "gpus-per-node", "gres", "gpus-per-task")
 
 @dataclass(frozen=True, slots=True)
 class Directive:
-    """One option: its long name, its value, its text, and where it stands."""
+    """An option: its long name, value and text, and the place where it stands."""
 
     name: str
     value: str

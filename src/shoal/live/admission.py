@@ -128,7 +128,7 @@ class Admission:
         return shape.gpus, least, min(most, max(usable))
 
     def _check_whole_nodes(self, gpus: int, *, elastic: bool, kinds: Sequence[str] | None) -> None:
-        """Refuse an exclusive job that does not use all GPUs of its nodes, whichever of its kinds they are."""
+        """Refuse an exclusive job that does not use all GPUs of its nodes, whichever of its kinds they have."""
         if elastic:
             raise InputError("exclusive", True, "needs a fixed number of GPUs: leave min_gpus and max_gpus out")
         sizes: dict[str, set[int]] = {}
@@ -168,7 +168,7 @@ def _in_place(wanted: Submission) -> bool:
 def _ahead(wanted: Submission) -> tuple[tuple[int, int, float], ...]:
     """Return the phases that the job's app will run after it, each as jobs, GPUs and work."""
     if wanted.ahead and wanted.app is None:
-        raise InputError("ahead", len(wanted.ahead), "says nothing without app, whose phases they are")
+        raise InputError("ahead", len(wanted.ahead), "needs app: these are its phases")
     jobs = sum(phase.jobs for phase in wanted.ahead or ())
     if jobs > _MOST_JOBS_AHEAD:
         raise InputError("ahead", jobs, f"its phases can have at most {_MOST_JOBS_AHEAD:,} jobs together")
@@ -180,7 +180,7 @@ def _limits(wanted: Submission) -> BatchLimits | None:
     if wanted.max_batch_size is None:
         for name in ("min_local_batch", "max_local_batch"):
             if (value := getattr(wanted, name)) is not None:
-                raise InputError(name, value, "says nothing without max_batch_size, which lets the batch be adapted")
+                raise InputError(name, value, "has no effect without max_batch_size, which lets the batch be adapted")
         return None
     if wanted.batch_size is None:
         raise InputError("max_batch_size", wanted.max_batch_size, "needs batch_size, the one the job was tuned for")

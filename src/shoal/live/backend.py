@@ -290,7 +290,7 @@ class LiveBackend(Backend):
             key = agent_of(runs, index, report.allocation)
             agent = runs.agents[key]
             if agent.boot != report.boot or not agent.up:
-                raise InputError("boot", report.boot, "not known, or its node counts as lost: say hello first")
+                raise InputError("boot", report.boot, "not known, or its node counts as lost: register first")
             # A late hello may have named a dead agent: its late reports, which do not know the answer, do not count.
             if report.session not in ("", agent.session):
                 raise InputError("session", report.session, "is over: say hello first")
@@ -321,7 +321,7 @@ class LiveBackend(Backend):
         return [key if isinstance(key, str) else self.topology.nodes[key].name for key in keys]
 
     def owner_of_code(self, agent: str, job: JobNumber, digest: str) -> TenantId | None:
-        """Return the tenant of a job that an agent has a run of, if it was shipped with this code; else None.
+        """Return the tenant of a job that was shipped with this code, if the agent has a run of it; else None.
 
         ``agent`` is a node's name, or the name of an allocation for one run.
         """

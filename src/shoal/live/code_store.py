@@ -81,7 +81,7 @@ class CodeStore:
                 found = hashlib.file_digest(archive, "sha256").hexdigest()
             if found != digest:
                 part.unlink()
-                raise InputError("digest", digest, f"what was sent has the digest {found}; send it again")
+                raise InputError("digest", digest, f"the archive that was sent has the digest {found}; send it again")
             part.rename(whole)
             return CodeStatus(piece.size, True)
 

@@ -23,7 +23,7 @@ _FIRST_GENERATION = 1
 
 @dataclass(slots=True)
 class Worker:
-    """One worker: the incarnation that started it, its node, its first generation as a member (0: none), its end."""
+    """A worker: the incarnation that started it, its node, its first generation as a member (0: none), its end."""
 
     incarnation: int
     node: int
@@ -80,7 +80,7 @@ class ElasticWorkers:
         return self._hold_weights(left) and self.set_members(left)
 
     def members_on(self, placement: Placement) -> tuple[int, ...]:
-        """Return the members that fit on these seats, by rank; none if none of them holds the weights."""
+        """Return the members that fit on these seats, by rank; none if none of these members holds the weights."""
         free = dict(placement.seats)
         kept = []
         for number in self.members:

@@ -261,7 +261,7 @@ class Gang:
         return self.parts[node].phase is NodePhase.LOST
 
     def outcome(self, nodes: Sequence[Node]) -> RunEnd | None:
-        """Return its end as soon as that is certain; None while it goes on, and after its end was reported."""
+        """Return its end as soon as that is certain; None before, and after it was reported."""
         if self.end_reported:
             return None
         if self.stopping:

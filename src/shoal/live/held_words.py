@@ -49,7 +49,7 @@ def _waits(parts: list[str]) -> str:
 
 
 def _awaited(id: JobId, when: str, numbers: Mapping[JobId, JobNumber], live: Mapping[JobNumber, Account]) -> str:
-    """Return the job that is waited for, and what it must do; empty if it has done so."""
+    """Return the job that is waited for, with the awaited change; empty if that has happened."""
     other = live.get(numbers.get(id, -1))
     if other is None or (when == "start" and other.started is not None):
         return ""

@@ -60,7 +60,7 @@ class LiveJob:
 
     @property
     def state(self) -> JobState:
-        """Its state as other jobs depend on it: PENDING until it first starts, then RUNNING until it ends."""
+        """Its state as other jobs depend on it: PENDING until its first start, then RUNNING until its end."""
         return self.ended or (JobState.RUNNING if self.started else JobState.PENDING)
 
     def expected_rate(self, placement: Placement, speed: Callable[[JobSpec, Placement], float]) -> float:

@@ -42,7 +42,7 @@ class LivePolicies:
         return done
 
     def shadow(self, policy: str | None) -> None:
-        """Ask this policy beside the deciding one from now on, in place of the one before; None asks none."""
+        """Ask this policy beside the deciding one from now on, in place of the last shadow; None: ask none."""
         made = None
         if policy is not None:
             _check(policy)

@@ -1,4 +1,4 @@
-"""Which job held which GPUs when: one span for each node of each placement that a job has left."""
+"""Which job held which GPUs when: a span for each node of each placement that a job has left."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

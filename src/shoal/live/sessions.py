@@ -64,7 +64,7 @@ class _Buffer:
 
 @dataclass(eq=False, slots=True)
 class RelayedSession:
-    """One session: whose it is, where it runs, the bytes on their way, and how it ended."""
+    """A session: its owner, its place, the bytes on their way, and its end."""
 
     order: SessionOrder
     agent: AgentKey

@@ -178,7 +178,7 @@ class Tender:
                 self.plane.resume_node(node.name)
 
     def _wanted(self) -> list[Allocation]:
-        """Return an allocation for each node that is up in its engine, and for those that have one already.
+        """Return an allocation for each node that is up in its engine, and each allocation that exists already.
 
         A node that the engine drains gives its allocation back once it has no runs.
         """

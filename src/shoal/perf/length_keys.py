@@ -48,7 +48,7 @@ def in_work(key: Key) -> bool:
 
 
 def latest(key: Key) -> int:
-    """Return how many runs are kept of a key: few of a specific one, so that it follows what its user does now."""
+    """Return how many runs of a key are kept: few of a specific key, so that it follows its user's present habits."""
     return _LATEST.get(key[0], 64)
 
 

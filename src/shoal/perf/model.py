@@ -62,7 +62,7 @@ class ProfiledModel:
         return found
 
     def speeds(self, spec: JobSpec, batch_size: int | None = None) -> Floats:
-        """By kind: the rate of the requested gang at this or its declared batch size, on one node where one will do.
+        """Return, by kind, the rate of the requested gang at this or its declared batch size, on one node if possible.
 
         0 where the job does not allow the kind, there is no figure, or the cluster has too few GPUs of it.
         """

@@ -112,7 +112,7 @@ class _SeatingDraft:
         self.occupants: dict[int, Occupants] = {}
 
     def seat_each(self, changes: Sequence[int]) -> Seating:
-        """Seat each job on its own, one after the other; jobs that are granted nothing give up their seats."""
+        """Seat each job separately, one after the other; jobs that are granted nothing give up their seats."""
         columns, held, gpus = self.snapshot.columns, self.snapshot.columns.held, self.verdicts.gpus
         wanting: list[tuple[bool, int, int]] = []
         for i in changes:

@@ -19,7 +19,7 @@ def near_and_far(cluster: Topology, kind: int, gpus: int) -> tuple[Placement, ..
 def kept_across_nodes(
     snapshot: Snapshot, job: JobView, kind: int, gpus: int, found: dict[tuple[int, int], tuple[Placement, ...]]
 ) -> float:
-    """The part of its rate on one node that a gang keeps on two nodes, at most 1; 1 where a node cannot hold it.
+    """Return the fraction of its rate on one node that a gang keeps on two, at most 1; 1 where no node can hold it.
 
     ``found`` keeps the seats by kind and GPUs for further gangs of the same snapshot.
     """

@@ -36,7 +36,7 @@ class AllocationState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A node that an engine has. Its name is the host's, so that a node which returns is the same one."""
+    """A node that an engine has. It is named after its host, so that a node which returns has the same name."""
 
     name: str
     kind: str

@@ -89,7 +89,7 @@ def clean_kind(name: str) -> str:
 
 
 def _kinds_of(jobs: Sequence[RecordedJob]) -> list[str | None]:
-    """The kind each job ran on: as recorded, or that of other jobs on its first node, or None."""
+    """Return the kind that each job ran on: as recorded, else that of other jobs on its first node, else None."""
     by_node: dict[str, Counter[str]] = defaultdict(Counter)
     first_node = [next(iter(expand_nodes(recorded.nodes)), "") for recorded in jobs]
     for recorded, node in zip(jobs, first_node, strict=True):

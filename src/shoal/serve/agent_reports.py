@@ -149,9 +149,9 @@ def check_agent(holder: Holder, sent: Hello | AgentReport) -> None:
     """Refuse a message of an agent for another node or allocation than its token's."""
     if holder.allocation is not None or sent.allocation:
         if holder.allocation != sent.allocation:
-            hint = f"it speaks for {holder.agent or 'no node'} alone"
+            hint = f"it is for {holder.agent or 'no node'} alone"
             raise RequestError(403, "this token is another allocation's", "allocation", sent.allocation, hint)
     elif holder.node != sent.node:
         node = sent.node
-        hint = f"it speaks for {holder.node} alone" if holder.node else "it names no node; create one with --node"
+        hint = f"it is for {holder.node} alone" if holder.node else "it names no node; create one with --node"
         raise RequestError(403, "this token is another node's", "node", node, hint)

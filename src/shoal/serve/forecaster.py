@@ -104,7 +104,7 @@ class Forecaster:
             raise InputError("question", "…", f"took longer than {_QUESTION_SECONDS:.0f} s: ask less") from error
         if done.returncode or not done.stdout:
             log.error("a simulation failed", extra={"status": done.returncode, "stderr": done.stderr[-2000:]})
-            raise InputError("question", "…", "could not be simulated; the control plane's log says why")
+            raise InputError("question", "…", "could not be simulated; the control plane's log has the reason")
         answer = json.loads(done.stdout)
         if "error" in answer:
             raise InputError(*answer["error"])

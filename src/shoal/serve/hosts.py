@@ -12,7 +12,7 @@ _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.%\w]+\]|[^:\[\]\s/@]+)(?::[0-9]{1,5}
 
 
 def own_hosts(bound: str, more: Iterable[str] = ()) -> frozenset[str]:
-    """Return the names of a server: this machine's, the one it was bound by, and ``more`` that its operator gives."""
+    """Return the names of a server: the machine's, its bound address's, and ``more`` that its operator gives."""
     names = ["localhost", socket.gethostname(), bound, *more]
     if bound not in ("127.0.0.1", "::1", "localhost"):
         names.append(socket.getfqdn())  # asks the resolver, which may take a while

@@ -139,7 +139,7 @@ class RequestPipeline:
         if isinstance(error, ShoalError):
             return RequestError(409, str(error))
         _errors.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
-        return RequestError(500, "something went wrong inside; the server's log says what")
+        return RequestError(500, "internal error; the server's log has the details")
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,9 @@ def _route(method: str, methods: Mapping[str, Route]) -> Route:
 
 
 def _stopped(why: str) -> RequestError:
-    return RequestError(503, f"the loop has stopped: {why}", hint="restart `shoal serve`; what is durable stays")
+    return RequestError(
+        503, f"the loop has stopped: {why}", hint="restart `shoal serve`; everything acknowledged is in the journal"
+    )
 
 
 def _role(request: Request, route: Route, holder: Holder | None) -> None:

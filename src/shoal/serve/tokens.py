@@ -42,9 +42,9 @@ _PREFIX = "shoal_"
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A token's name and role, the tenant it acts for, the node it speaks for, and its Unix times.
+    """A token's name and role, the tenant it acts for, the node it is for, and its Unix times.
 
-    An agent's token speaks for a node, or for one ``allocation``.
+    An agent's token is for a node, or for one ``allocation``.
     """
 
     name: str
@@ -276,7 +276,7 @@ def _check(new: NewToken) -> None:
         hint = "acts for no tenant; name its node instead" if new.role == "agent" else "acts for no tenant"
         raise InputError("tenant", new.tenant, f"an agent's token {hint}")
     if new.role == "agent" and new.node is None:
-        raise InputError("node", None, "an agent's token must name the node it speaks for")
+        raise InputError("node", None, "an agent's token must name its node")
     if new.role != "agent" and new.node is not None:
         raise InputError("node", new.node, "only an agent's token is bound to a node")
 

@@ -6,7 +6,7 @@ from shoal.workload.schema import Job
 
 
 def kept_at_stop(job: Job, run: JobRun, now: Seconds) -> float:
-    """Progress that a job keeps if it is stopped: all, unless it does not save when it is stopped."""
+    """Return the progress that a stopped job keeps: all of it if it saves when it is stopped, else the saved part."""
     return run.progress(now) if job.preemptible == "yes" else kept_at_crash(job, run, now, 0.0)
 
 

@@ -60,7 +60,7 @@ class SuspendedRuns:
         return [JobSuspended(now, command.job, run.incarnation, run.done, cost.size(run.bound), seconds)]
 
     def resume(self, command: Resume, run: JobRun, now: Seconds) -> Seconds:
-        """Give a suspended run its seats; return when it trains on."""
+        """Give a suspended run its seats; return when it trains again."""
         run.placement = command.placement
         return now + (self.cost or _FREE).in_seconds(command.placement)
 

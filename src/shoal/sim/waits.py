@@ -67,7 +67,7 @@ class SimulatedWaits:
         return events
 
     def _state(self, id: str) -> JobState | None:
-        """Return a job's state as far as others depend on it; None for one that had ended before the simulation."""
+        """Return the state of a job that others may depend on; None if it had ended before the simulation."""
         job = self._numbers.get(id, -1)
         if not 0 <= job < len(self._runs):
             return None

@@ -86,10 +86,10 @@ class _World:
         return np.where(hit, np.where(new > self.capacity, 0, new), seatings)
 
     def fitting(self, seatings: Int16s, rng: np.random.Generator) -> Int16s:
-        """Placements repaired so that they are possible; where gangs conflict, one chosen at random gives way.
+        """Return placements repaired so that they are possible; of conflicting gangs a random one gives way.
 
-        A gang keeps only its largest pool, a node has at most one gang that spans nodes (with ``apart``) and at most
-        as many GPUs taken as it has.
+        A gang keeps only its largest pool, a node has at most one gang that spans nodes (with ``apart``) and at most as
+        many GPUs taken as it has.
         """
         by_pool = np.stack(
             [seatings[:, :, self.pools == k].sum(axis=2) for k in range(len(self.menu.node_units))], axis=2

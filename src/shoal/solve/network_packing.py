@@ -51,7 +51,7 @@ def regulated(shares: Sequence[int], most: Sequence[int], machine_gpus: int) -> 
 
 
 def _cheapest(steps: Sequence[Sequence[tuple[int, int]]], spare: int) -> list[int]:
-    """One step of each list so that they add up to the most within ``spare``, at the least cost."""
+    """Return one step of each list, so that their sum is the most within ``spare``, at the least cost."""
     cost = np.full(spare + 1, np.inf)
     cost[0] = 0.0
     chosen = []

@@ -108,7 +108,7 @@ class Packer:
         return None
 
     def _leaving(self, node: int, units: int) -> tuple[float, list[int]] | None:
-        """The cost and the gangs to move so that ``units`` are free on a node; None where that is impossible."""
+        """Return the cost and the gangs to move so that ``units`` are free on a node; None where that is impossible."""
         if self.node_units[node] < units:
             return None
         need, cost, gangs = units - self.free[node], 0.0, list[int]()

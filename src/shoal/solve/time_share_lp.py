@@ -99,7 +99,7 @@ class Activities:
         return np.bincount(group, speed * x[activity], minlength=len(self.counts)).astype(np.float64)
 
     def top_speed(self) -> Floats:
-        """The fastest any one job of each group can ever go; 0 where it can do nothing."""
+        """Return the highest speed that a job of each group can have; 0 where it can do nothing."""
         top = np.zeros(len(self.counts))
         np.maximum.at(top, self.first, self.first_speed)
         both = self.second != NO_PARTNER

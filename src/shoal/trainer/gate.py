@@ -39,7 +39,7 @@ def wait() -> None:
 
 
 def _prepare() -> None:
-    """Do what needs no GPU, so that none is idle meanwhile.
+    """Do the work that needs no GPU, so that no GPU is idle for it later.
 
     Check the job's newest checkpoint, and import the 800 modules that PyTorch imports for its first optimizer.
     """

@@ -155,7 +155,7 @@ class PriorityMessage(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class CancelMany(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """Which live jobs to cancel: those of the caller that have this name, array and state; null stands for any.
+    """Which live jobs to cancel: the caller's jobs with this name, array and state; null stands for any.
 
     Only an admin may name a ``tenant``; without one an admin's request is about every tenant's jobs.
     """

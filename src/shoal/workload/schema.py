@@ -118,7 +118,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
         if not (self.limits is None and self.adaptation is None):
             _check_adaptive(self)
         if self.save_every is not None and self.preemptible == "yes":
-            raise InputError("save_every", self.save_every, "says nothing of a job that saves when it is stopped")
+            raise InputError("save_every", self.save_every, "has no effect on a job that saves when it is stopped")
 
     @property
     def dependencies(self) -> tuple[tuple[str, str], ...]:

@@ -107,7 +107,7 @@ class _Plan:
         return cls(snapshot.now, snapshot.now + columns.remaining_seconds, served.gpus, kinds, free, {})
 
     def place(self, i: int, want: int, usable: Sequence[int]) -> bool:
-        """Start a job on the first of these kinds where it delays no reservation; else reserve GPUs if it is first."""
+        """Start a job on the first of these kinds where it delays no reservation; else reserve GPUs if none are."""
         for kind in usable:
             if self.free[kind] < want:
                 continue
@@ -126,7 +126,7 @@ class _Plan:
         return False
 
     def _reservation(self, kind: int, want: int) -> _Reservation:
-        """The earliest time at which this many GPUs of a kind are free, and how many are left over then."""
+        """Return the earliest time at which this many GPUs of a kind are free, and how many are left over then."""
         holders = np.flatnonzero((self.kinds == kind) & (self.granted > 0))
         ends = np.maximum(self.ends[holders], self.now)
         order = ends.argsort(kind="stable")

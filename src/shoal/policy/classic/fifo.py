@@ -61,7 +61,7 @@ class Fifo:
 
 
 def _demand(snapshot: Snapshot, running: Indices) -> Int32s:
-    """Return the GPUs that each job is to get: what a running one holds while it cannot grow to what it asks for."""
+    """Return the GPUs that each job is to get; a running job that cannot grow to its demand gets what it holds."""
     columns = snapshot.columns
     grown = running[columns.gpus[running] > columns.held[running]]
     if not len(grown):

@@ -24,12 +24,12 @@ GOOD = TUNING.accepted_gap
 
 @dataclass(frozen=True)
 class ShareProblem:
-    """Jobs that can run on the cluster as it is: one row each in order of arrival, one column for each kind of GPU.
+    """Jobs that can run on the present cluster: a row for each in order of arrival, a column for each kind of GPU.
 
     ``speeds`` is progress per second as far as the rule may know it (`visible_speeds`), ``gangs`` the GPUs of each job
-    and ``capacity`` those of each kind. ``steps`` is the work left; ``elapsed`` the seconds since arrival;
-    ``isolated`` the seconds that the progress so far would have taken on an n-th of the cluster; ``deadline`` a time in
-    seconds, infinity for none; ``tenant`` an index into ``tenant_names``. ``prices`` are dollars per GPU-hour by kind.
+    and ``capacity`` those of each kind. ``steps`` is the work left; ``elapsed`` the seconds since arrival; ``isolated``
+    the seconds that the progress so far would have taken on an n-th of the cluster; ``deadline`` a time in seconds,
+    infinity for none; ``tenant`` an index into ``tenant_names``. ``prices`` are dollars per GPU-hour by kind.
     ``before`` is the time alone that was last in force (jobs × kinds).
 
     ``round`` is the length in seconds of the rounds that carry the shares out, 0 if nothing is lost by that. With

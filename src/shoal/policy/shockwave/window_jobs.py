@@ -48,7 +48,7 @@ class WindowDraft:
 
 
 def assign_kinds(jobs: WindowJobs, capacity: Sequence[int], order: Indices, moving: Seconds) -> tuple[Int8s, Floats]:
-    """By job the kind, −1 for none, and the speed there over its best: in this order, where it would end first.
+    """Return, by job, the kind where it would end first (−1: none) and its speed there over its best, in this order.
 
     A change of kind costs ``moving`` seconds.
     """

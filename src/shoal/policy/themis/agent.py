@@ -62,7 +62,7 @@ class AppAgent:
 
     @cached_property
     def fastest(self) -> float:
-        """Seconds until it completes with all GPUs it can use in each phase, also where a later one is wider."""
+        """Return the seconds until it completes with all GPUs it can use in each phase, however wide a later one."""
         if self.own_seconds is not None or not self.ahead:
             return float(self.left[-1])
         return float(self._phase_seconds[-1]) + sum(_alone(phase, self.capacity) for phase in self.ahead)
@@ -182,7 +182,7 @@ def _levels(widest: Int64s, block: int, rack: int) -> Int64s:
 
 
 def _slower(slowdown: Slowdown, levels: Int64s, widest: Int64s, node: int) -> Floats:
-    """Slowdown of jobs this wide at these levels over the expected one: on one machine if possible, else in a rack."""
+    """Return the slowdown of jobs this wide at these levels over the expected one: on one machine or in a rack."""
     by_level, expected = np.array(slowdown), _levels(widest, node, rack=int(widest.max(initial=0)))
     slower: Floats = by_level[levels] / by_level[expected]
     return slower

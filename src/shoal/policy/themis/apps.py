@@ -126,7 +126,7 @@ class Apps:
         return replace(past, valuation=past.valuation.after(seconds, held))
 
     def own_bid(self, app: int) -> StandingBid | None:
-        """The app's own bid in force; None without one, and where it was made for other jobs than those live now."""
+        """Return the app's own bid in force; None without one, or if the app's live jobs have changed since."""
         bid = self.snapshot.bids.get(app)
         return bid if bid is not None and bid.jobs == self.jobs(app) else None
 

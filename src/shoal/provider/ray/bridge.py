@@ -320,7 +320,7 @@ class RayDriver(Watcher):
 
 
 def _end_with(parent: int) -> None:
-    """End this process soon after the one that started it, also during a call to Ray that does not return."""
+    """End this process soon after its parent, even during a call to Ray that does not return."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)

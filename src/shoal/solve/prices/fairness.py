@@ -238,7 +238,7 @@ def _check_tree(tree: ShareNode, rows: int) -> None:
     while nodes:
         node = nodes.pop()
         if not node.children:
-            raise InputError("tree", node.policy, "a node without children has nobody to pass its share to")
+            raise InputError("tree", node.policy, "a node without children cannot pass its share on")
         if not (np.isfinite(node.weight) and node.weight > 0):
             raise InputError("tree", node.weight, "the weight of a node must be above 0")
         nodes += [child for child in node.children if isinstance(child, ShareNode)]

@@ -147,7 +147,7 @@ class _Pool:
         return StageCertificate(rest.tau, p, frozen)
 
     def _freeze(self, oracle: MarketRows, p: Floats, stuck: Indices, tolerance: float) -> None:
-        """Fix rows with one cheapest mix; the others keep the mixes that tie, as do those already on the menu."""
+        """Fix rows with one cheapest mix; other rows, and rows already on the menu, keep the mixes that tie."""
         if len(self._menu) and np.isfinite(tolerance):
             self._menu = self._menu.only(self._menu.within(p, tolerance))
         self._menu = self._menu.joined(self._ways(oracle, p, stuck, tolerance))

@@ -64,7 +64,7 @@ class TiedMixes:
         return used
 
     def decided(self, tolerance: float) -> tuple[Flags, Indices]:
-        """Whether each mix belongs to an owner whose mixes all agree, and one mix of each such owner."""
+        """Return whether each mix belongs to an owner whose mixes all agree, and one mix of each such owner."""
         if not len(self):
             return np.zeros(0, dtype=bool), self._starts
         apart = np.abs(self.shares - self.shares[self._starts][self._group]).max(axis=1) > tolerance

@@ -186,7 +186,7 @@ class Elastic:
         return step, ready
 
     def _rehearse(self) -> None:
-        """Run and discard a step, so that the other workers do not wait for this one's one-time set-up."""
+        """Run and discard a step, so that other workers need not wait for this worker's one-time set-up."""
         plan = self._plan
         samples = plan.samples.share(Cursor(), min(plan.batch, plan.most_local), 0, 1)
         self._buffer.begin()

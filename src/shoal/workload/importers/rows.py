@@ -199,7 +199,7 @@ def tab_lines(source: Source) -> Iterator[tuple[str, tuple[int, list[str]]]]:
 
 
 def column(columns: Mapping[str, int], *names: str) -> int:
-    """The position of the one column that has one of these names; none or several are an error."""
+    """Return the position of the only column with one of these names; none or several are an error."""
     there = [name for name in names if name in columns]
     if len(there) == 1:
         return columns[there[0]]

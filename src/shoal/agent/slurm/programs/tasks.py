@@ -188,7 +188,7 @@ class Relay:
                 self._ended(rank, os.waitstatus_to_exitcode(ended[1]))
 
     def _drain(self, fd: int, *, once: bool = False) -> None:
-        """Pass on what a task wrote; after its end the rest of it, but not what processes it left write later."""
+        """Pass on what a task has written; after its end the rest, without what its leftover processes write later."""
         while True:
             try:
                 data = os.read(fd, 65536)
