@@ -28,7 +28,7 @@ with TemporaryDirectory() as folder:
             case Header(settings):
                 print(number, "header", settings["policy"], "on", settings["cluster"])
             case EventBatch(now, events):
-                print(number, f"heard at t = {now:g}:", ", ".join(type(e).__name__ for e in events) or "nothing")
+                print(number, f"received at t = {now:g}:", ", ".join(type(e).__name__ for e in events) or "nothing")
             case Decided(_, _, commands):
                 print(number, "decided:", ", ".join(type(c).__name__ for c in commands) or "no change")
 

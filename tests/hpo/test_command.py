@@ -261,7 +261,7 @@ def test_an_app_gets_its_offer_and_bids_for_its_own_jobs_alone(cluster: "Cluster
         assert refused(bo, "hers", AppBidMessage(jobs, [(1, 5.0)])) == refused(
             ana, "none", AppBidMessage(jobs, [(1, 5.0)])
         )
-        with pytest.raises(InputError, match="says nothing without app"):
+        with pytest.raises(InputError, match="needs app"):
             bo.post("/v1/jobs", Submission(command=["true"], ahead=[Ahead(1, 1, 1.0)]), Submitted)
         submit(bo, "hers")
         assert "other tenants" in refused(ana, "hers", AppBidMessage(jobs, [(1, 5.0)]))[1]

@@ -71,7 +71,7 @@ REFUSED: dict[str, tuple[dict[str, object], str, str]] = {
     "a folder with a zero byte": ({"workdir": "/data/\0"}, "workdir", "absolute"),
     "a folder elsewhere": ({"workdir": "/database"}, "workdir", "must lie in /data or /home/, or be left out"),
     "a way out of the folders": ({"workdir": "/data/../etc"}, "workdir", "must lie in"),
-    "phases of no app": ({"ahead": [Ahead(jobs=1, gpus=1, work=1.0)]}, "ahead", "says nothing without app"),
+    "phases of no app": ({"ahead": [Ahead(jobs=1, gpus=1, work=1.0)]}, "ahead", "needs app"),
     "more jobs in its phases than a policy can simulate": (
         {"app": "a", "ahead": [Ahead(jobs=9_999, gpus=1, work=1.0), Ahead(jobs=2, gpus=1, work=1.0)]},
         "ahead",

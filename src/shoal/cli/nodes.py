@@ -112,7 +112,7 @@ def _list(client: "Client", as_json: bool) -> None:
     title = (
         f"{len(up)} of {count(len(found), 'node')} up, {sum(n.used for n in up)} of {sum(n.gpus for n in up)} GPUs used"
     )
-    headers = ("node", "kind", "rack", "state", "GPUs>", "heard>", "jobs")
+    headers = ("node", "kind", "rack", "state", "GPUs>", "last report>", "jobs")
     drained = [f"{node.name} is drained: {node.drained}." for node in found if node.drained]
     drained += [f"{node.name}: {node.engine}" for node in found if node.engine]
     print_listing(

@@ -41,9 +41,7 @@ def ship(client: Client, folder: Path, tenant: str | None) -> str:
             archive.seek(status.have)
             status = client.post(path, CodePart(status.have, size, archive.read(MOST_PART_BYTES)), CodeStatus)
     if not status.whole:
-        raise InputError(
-            "ship", str(folder), "could not be sent: the control plane did not keep what it received; try again"
-        )
+        raise InputError("ship", str(folder), "could not be sent: the control plane dropped it; try again")
     return digest
 
 

@@ -189,7 +189,7 @@ def _route(method: str, methods: Mapping[str, Route]) -> Route:
 
 def _stopped(why: str) -> RequestError:
     return RequestError(
-        503, f"the loop has stopped: {why}", hint="restart `shoal serve`; everything acknowledged is in the journal"
+        503, f"the loop has stopped: {why}", hint="restart `shoal serve`; the journal has all it acknowledged"
     )
 
 
