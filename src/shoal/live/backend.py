@@ -293,7 +293,7 @@ class LiveBackend(Backend):
                 raise InputError("boot", report.boot, "not known, or its node counts as lost: register first")
             # A late hello may have named a dead agent: its late reports, which do not know the answer, do not count.
             if report.session not in ("", agent.session):
-                raise InputError("session", report.session, "is over: say hello first")
+                raise InputError("session", report.session, "is over: register first")
             agent.disk_free = report.disk_free
             before = len(runs.events), agent.generation
             self._log_reads.take(key, report)
