@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.refusals import refusal
 
 from shoal.core.decision import Grant, Refusal, Verdict, Verdicts
 from shoal.core.errors import InputError, PolicyError, nearest
@@ -94,7 +95,7 @@ def test_the_first_word_says_whether_a_template_refuses(text: str, refuses: bool
 def test_a_reason_whose_numbers_were_not_given_is_an_error() -> None:
     moment = three()
     verdicts = Verdicts(moment, gpus=np.zeros(3, dtype=np.int32), codes=np.full(3, NO_ROOM.code), numbers={})
-    with pytest.raises(PolicyError, match="gave 'a' reason 22 without its numbers"):
+    with refusal("the policy gave 'a' reason 22 without its numbers", PolicyError):
         verdicts.reason(0)
 
 
@@ -140,20 +141,20 @@ def test_a_column_of_another_length_is_refused(column: str) -> None:
         "partners": np.full(3, -1, dtype=np.int32),
     }
     columns[column] = columns[column][:2]
-    with pytest.raises(PolicyError, match="each of the 3 live jobs"):
+    with refusal("a policy must answer for each of the 3 live jobs; a column has another length", PolicyError):
         Verdicts(three(), **columns)  # type: ignore[arg-type]
 
 
 def test_the_dict_forms_mistakes_are_named() -> None:
     moment = three()
     fine: dict[str, Verdict] = {"a": Refusal(), "b": Refusal(), "c": Refusal()}
-    with pytest.raises(PolicyError, match="no verdict for live job 'b'"):
+    with refusal("the policy gave no verdict for live job 'b'", PolicyError):
         Verdicts.of(moment, {name: fine[name] for name in "ac"})
-    with pytest.raises(PolicyError, match="'z', which is not a live job"):
+    with refusal("the policy gave a verdict for 'z', which is not a live job", PolicyError):
         Verdicts.of(moment, {**fine, "z": Refusal()})
-    with pytest.raises(PolicyError, match="'a100'"):
+    with refusal("the policy granted 'a100'; the cluster has ('v100', 'k80')", PolicyError):
         Verdicts.of(moment, {**fine, "a": Grant(1, kind="a100")})
-    with pytest.raises(PolicyError, match="shared with 'z'"):
+    with refusal("the policy granted GPUs shared with 'z', which is not a live job", PolicyError):
         Verdicts.of(moment, {**fine, "a": Grant(1, shared_with="z")})
 
 

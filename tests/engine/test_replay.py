@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.refusals import refusal
 
 from shoal.core.commands import Decided, Start
 from shoal.core.errors import JournalError
@@ -100,34 +101,34 @@ def test_the_first_difference_is_named(records: list[Record], change: dict[str, 
 
 
 def test_a_journal_must_begin_with_its_header(records: list[Record]) -> None:
-    with pytest.raises(JournalError, match="must begin with its header"):
+    with refusal("a journal must begin with its header", JournalError):
         replayed(records[1:])
 
 
 def test_a_decision_needs_events_before_it(records: list[Record]) -> None:
     at = first_decision(records)
-    with pytest.raises(JournalError, match="decision 1 has no events before it"):
+    with refusal("decision 1 has no events before it", JournalError):
         replayed([*records[: at + 1], records[at]])
 
 
 def test_events_that_called_for_a_decision_must_be_followed_by_it(records: list[Record]) -> None:
     at = first_decision(records)
-    with pytest.raises(JournalError, match=r"events up to t = .* follow on others that no decision was made on"):
+    with refusal("events up to t = 10.0 s follow on others that no decision was made on", JournalError):
         replayed(records[:at] + records[at + 1 :])
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["fold", "replay"])
 def test_time_cannot_run_back(records: list[Record], whole: bool) -> None:
     backwards: list[Record] = [Header({}), EventBatch(5.0, ()), EventBatch(5.0, ()), EventBatch(4.999, ())]
-    with pytest.raises(JournalError, match=r"time runs back, to t = 4.999 s"):
+    with refusal("time runs back, to t = 4.999 s", JournalError):
         replayed(backwards) if whole else fold(backwards, fresh().state)
 
 
 def test_events_and_commands_about_jobs_that_are_not_there_cannot_have_happened() -> None:
     unknown = EventBatch(1.0, (JobStarted(1.0, 99, 1, 1.0, 0.0),))
-    with pytest.raises(JournalError, match=r"events up to t = 1.0 s cannot have happened: .*no job has number 99"):
+    with refusal("the events up to t = 1.0 s cannot have happened: LookupError('no job has number 99')", JournalError):
         fold([unknown], fresh().state)
-    with pytest.raises(JournalError, match=r"decision 0 cannot have been carried out: .*no job has number 99"):
+    with refusal("decision 0 cannot have been carried out: LookupError('no job has number 99')", JournalError):
         fold([Decided(0, 1.0, (Start(99, 1, Placement(((0, 1),))),))], fresh().state)
 
 

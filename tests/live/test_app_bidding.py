@@ -3,6 +3,7 @@
 from math import inf
 
 import pytest
+from tests.refusals import refusal
 
 from shoal.core.bids import AppStanding, JobLeft, OnOffer
 from shoal.core.decision import Decision
@@ -101,7 +102,7 @@ def test_a_bid_for_other_jobs_or_an_app_of_several_tenants_is_refused() -> None:
         bidding().check_bid("a", bid("a1"), "ann")
     assert (refused.value.field, refused.value.value) == ("jobs", "a1")
     for tenant, jobs in (("ann", ("s1",)), (None, ("s1", "s2"))):
-        with pytest.raises(InputError, match="other tenants have jobs of that name"):
+        with refusal("app: 'shared': other tenants have jobs of that name too; name yours otherwise"):
             bidding().check_bid("shared", bid(*jobs), tenant)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.live.test_control_plane import cancel, job, obey, opened, settings, soon, state, submit
+from tests.refusals import refusal
 
 from shoal.core.errors import InputError, JournalError
 from shoal.core.job import JobSpec, Launch
@@ -286,7 +287,7 @@ def test_a_report_reads_all_segments_and_refuses_a_home_without_the_first(tmp_pa
     assert [story.id for story in told if not story.id.startswith("nothing")] == [done, live]
     assert [policy for policy, _ in policies_of(home)] == ["fifo"]
     archived(home / JOURNAL)[0].unlink()
-    with pytest.raises(JournalError, match="first segments were dropped"):
+    with refusal("the journal's first segments were dropped: `shoal acct` lists the jobs that are kept", JournalError):
         read_stories(home)
 
 

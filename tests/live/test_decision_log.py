@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from tests.live.test_compaction import compact
 from tests.live.test_control_plane import job, obey, opened, soon, state, submit
+from tests.refusals import refusal
 
 from shoal.core.decision import Decision, Refusal
-from shoal.core.errors import InputError
 from shoal.forecast.past_decision import past_decision
 from shoal.live.decision_log import DecisionLog
 from shoal.live.home import JOURNAL
@@ -52,7 +52,7 @@ def test_a_past_decision_is_made_again_from_any_segment_and_shows_a_tenant_its_o
     assert first not in str(later)
     assert sum(node.free for node in later.nodes) == 1
     assert past_decision(journal, replay_file(journal.parent)[0].decisions - 1).same
-    with pytest.raises(InputError, match="has not been made yet"):
+    with refusal("decision: 1000000: has not been made yet"):
         past_decision(journal, 10**6)
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from tests.live.test_control_plane import job, obey, opened, soon, state, submit, sync
+from tests.refusals import refusal
 
-from shoal.core.errors import InputError
 from shoal.live.control_plane import ControlPlane, UnknownJob
 from shoal.live.home import JOURNAL
 from shoal.scenario.replay import replay_file
@@ -34,7 +34,7 @@ def test_a_held_job_waits_until_it_is_released_and_names_its_holder(tmp_path: Pa
         plane.verbs.release(id, "ann", "ann").result(20)
         obey(plane, "gpu-0")
         soon(lambda: state(plane, id) == "running")
-        with pytest.raises(InputError, match="is not held"):
+        with refusal(f"job: {id!r}: is not held; `shoal why` says what it waits for"):
             plane.verbs.release(id, None, "root")
         story = [moment.what for moment in plane.job(id, None).story]
         assert {"released by ann", "may start"} <= set(story)
@@ -51,7 +51,7 @@ def test_a_running_job_that_is_held_goes_on_and_is_not_started_again_once_it_sto
         plane.verbs.requeue(id, None, "root").result(20)
         stopped(plane, "gpu-0")
         soon(lambda: state(plane, id) == "held")
-        with pytest.raises(InputError, match="does not run"):
+        with refusal(f"job: {id!r}: does not run (held); only running jobs can be put back"):
             plane.verbs.requeue(id, None, "root")
     with opened(tmp_path, "gpu:1x1") as plane:  # the hold outlives the control plane
         assert reason(plane, id).startswith("waits: held by root since ")
@@ -87,7 +87,7 @@ def test_a_job_waits_for_another_and_starts_or_is_cancelled_with_the_cause(tmp_p
         soon(lambda: state(plane, third) == "cancelled")
         assert reason(plane, third) == f"{first} completed, and this job was to start only if it failed"
         soon(lambda: [run.id for run in sync(plane, "gpu-0", []).runs if run.phase != "stop"] == [second])
-        with pytest.raises(InputError, match="has completed, and this job would start only after it failed"):
+        with refusal(f"after: {first!r}: has completed, and this job would start only after it failed"):
             submit(plane, job(after=[Dependency(first, "notok")]))
         [fourth] = submit(plane, job(after=[Dependency(first)]))
         soon(lambda: state(plane, fourth) == "pending")
@@ -98,7 +98,7 @@ def test_a_user_cannot_wait_for_another_tenants_job_nor_for_none(tmp_path: Path)
     with opened(tmp_path) as plane:
         [hers] = submit(plane, job())
         for id in (hers, "none-aaaa"):
-            with pytest.raises(InputError, match="there is no such job"):
+            with refusal(f"after: {id!r}: there is no such job; name the id of a job submitted before"):
                 plane.submit([job(after=[Dependency(id)])], "bo", "bo")
 
 
@@ -183,20 +183,23 @@ def test_many_jobs_are_cancelled_by_name_array_state_and_owner(tmp_path: Path) -
 
 def test_what_cannot_be_is_refused_with_the_field(tmp_path: Path) -> None:
     with opened(tmp_path) as plane:
-        for wanted, field in (
-            (job(signal=SignalRequest("USR1")), "signal"),
-            (job(time=60.0, signal=SignalRequest("NOPE")), "signal"),
-            (job(most_at_once=2), "most_at_once"),
-            (job(exclusive=True), "gpus"),
-            (job(gpus=2, min_gpus=2, max_gpus=4, exclusive=True), "exclusive"),
+        for wanted, sentence in (
+            (job(signal=SignalRequest("USR1")), "signal: 'USR1': needs time, the limit that it warns of"),
+            (
+                job(time=60.0, signal=SignalRequest("NOPE")),
+                "signal: 'NOPE': unknown; did you mean FPE or STOP or PIPE?",
+            ),
+            (job(most_at_once=2), "most_at_once: 2: needs array, the name that the jobs share"),
         ):
-            with pytest.raises(InputError) as refused:
+            with refusal(sentence):
                 plane.submit([wanted], "ann")
-            assert refused.value.field == field
+        twice = job("c", after=[Dependency("twin")])
+        with refusal("jobs[2].after: 'twin': names 2 jobs of this request; give each its own name"):
+            plane.submit([job("twin"), job("twin"), twice], "ann")
         [id] = submit(plane, job())
         for verb in (plane.verbs.hold, plane.verbs.release, plane.verbs.requeue):
             with pytest.raises(UnknownJob):
                 verb(id, "bo", "bo")
         plane.cancel(id, None).result(20)
-        with pytest.raises(InputError, match="is being cancelled"):
+        with refusal(f"job: {id!r}: is being cancelled"):
             plane.verbs.hold(id, None, "root")

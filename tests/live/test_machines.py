@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.live.test_control_plane import job, obey, opened, submit, sync
+from tests.refusals import refusal
 
 from shoal.core.errors import InputError
 from shoal.core.sizes import read_size, show_size
@@ -35,9 +36,9 @@ def test_a_job_that_asks_for_more_than_any_node_has_is_refused_with_the_numbers(
         assert submit(plane, large), "nothing is refused before every node has said what it has"
         for node in nodes:
             plane.hello(Hello(PROTOCOL, node.name, "boot", node.kind, node.gpus, "", 8, 2**33, "no cgroups"))
-        with pytest.raises(InputError, match="cpus: 9: is per rank, and the most that a node has is 8"):
+        with refusal("cpus: 9: is per rank, and the most that a node has is 8"):
             plane.submit([large], "ann")
-        with pytest.raises(InputError, match="memory: '16 GB': is per node, and the most that a node has is 8 GB"):
+        with refusal("memory: '16 GB': is per node, and the most that a node has is 8 GB"):
             plane.submit([job("c", 1, memory=2**34)], "ann")
         submit(plane, small)
         row = plane.nodes(None)[0]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.live.test_control_plane import job, obey, opened, soon, state, submit, sync
+from tests.refusals import refusal
 
 from shoal.core.errors import InputError
 from shoal.forecast.present import read_present
@@ -27,7 +28,7 @@ def shown(plane: ControlPlane) -> dict[str, bool]:
 
 def test_a_node_joins_and_runs_jobs_that_were_too_wide(tmp_path: Path) -> None:
     with opened(tmp_path, "gpu:1x2") as plane:
-        with pytest.raises(InputError, match="the most this cluster has of one kind is 2"):
+        with refusal("gpus: 4: the most this cluster has of one kind is 2"):
             submit(plane, job("wide", 4))
         add(plane)
         (wide,) = submit(plane, job("wide", 4))
@@ -51,7 +52,7 @@ def test_a_node_joins_and_runs_jobs_that_were_too_wide(tmp_path: Path) -> None:
 
 def test_a_node_of_a_new_kind_joins(tmp_path: Path) -> None:
     with opened(tmp_path, "gpu:1x2") as plane:
-        with pytest.raises(InputError, match="unknown"):
+        with refusal("kinds: 'h100': unknown; choose one of gpu"):
             submit(plane, job("fast", 1, kinds=["h100"]))
         add(plane, "fast-0", "h100", 8)
         (fast,) = submit(plane, job("fast", 3, kinds=["h100"]))
@@ -99,11 +100,11 @@ def test_a_removed_node_is_no_capacity_and_its_agent_is_refused_until_it_is_adde
         plane.members.remove("gpu-1").result(20)
         assert shown(plane) == {"gpu-0": True}
         assert plane.figures().nodes_down == 0
-        with pytest.raises(InputError, match="is 2"):
+        with refusal("gpus: 4: the most this cluster has of one kind is 2"):
             submit(plane, job("wide", 4))
-        with pytest.raises(InputError, match="was removed from the cluster: `shoal nodes add gpu-1`"):
+        with refusal("node: 'gpu-1': was removed from the cluster: `shoal nodes add gpu-1` adds it again"):
             hello(plane, "gpu-1", gpus=2)
-        with pytest.raises(InputError, match="was removed already"):
+        with refusal("node: 'gpu-1': was removed already"):
             plane.members.remove("gpu-1")
     with opened(tmp_path, "gpu:1x2") as plane:
         assert shown(plane) == {"gpu-0": True}
@@ -119,13 +120,13 @@ def test_a_removed_node_is_no_capacity_and_its_agent_is_refused_until_it_is_adde
 
 def test_a_node_that_cannot_join_is_refused_in_one_line(tmp_path: Path) -> None:
     with opened(tmp_path, "gpu:1x2") as plane:
-        with pytest.raises(InputError, match="is a node of this cluster already"):
+        with refusal("node: 'gpu-0': is a node of this cluster already"):
             add(plane, "gpu-0", gpus=2)
-        with pytest.raises(InputError, match="2 x gpu in this home's journal: give it another name"):
+        with refusal("node gpu-0: '3 x gpu': is 2 x gpu in this home's journal: give it another name"):
             add(plane, "gpu-0", gpus=3)
-        with pytest.raises(InputError, match="is up: stop its agent"):
+        with refusal("node: 'gpu-0': is up: stop its agent and wait for its lease, or choose another name"):
             add(plane, "gpu-0", gpus=2, again=True)
-        with pytest.raises(InputError, match="did you mean gpu-0"):
+        with refusal("node: 'gpu-1': unknown; did you mean gpu-0?"):
             plane.members.remove("gpu-1")
         add(plane, "new")
         add(plane, "new", again=True)  # an agent that joins again before it has connected

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import pytest
 from tests.live.test_backend import ManualClock
+from tests.refusals import refusal
 
 from shoal.core.commands import Resize, Start, Stop
-from shoal.core.errors import InputError
 from shoal.core.events import (
     Event,
     JobCompleted,
@@ -107,11 +107,11 @@ def test_each_part_of_a_run_needs_an_allocation_and_its_agent_gets_the_orders_of
     orders = it.hello(f"a.1.{N0}", gpus=1)
     assert [(order.job, order.gpus, order.phase) for order in orders.runs] == [(0, 1, "prepare")]
     assert [order.job for order in it.hello(f"b.1.{N0}", gpus=1).runs] == [1]
-    with pytest.raises(InputError, match="has no run on this node any more"):
+    with refusal("allocation: 'a.1.gpu-0': has no run on this node any more: end the agent"):
         it.hello(f"a.1.{N0}", node=N1)
-    with pytest.raises(InputError, match="this cluster has it with 2 x gpu"):
+    with refusal("node gpu-1: '1 x gpu': this cluster has it with 2 x gpu"):
         it.hello(f"a.1.{N1}", node=N1, gpus=1)
-    with pytest.raises(InputError, match="agents belong to runs: start none by hand"):
+    with refusal("node: 'gpu-0': the engine says which nodes are up, and agents belong to runs: start none by hand"):
         it.hello("")
     it.hello(f"a.1.{N1}", node=N1)
     it.report(f"a.1.{N0}", run(0, 1, "ready"))
@@ -130,7 +130,7 @@ def test_the_allocation_closes_with_its_run_and_its_agent_gets_no_orders_until_i
     assert [type(event) for event in it.events()] == [JobStarted, JobCompleted]
     assert it.report(name, run(0, 1, "ended", 0, 0)).runs == []
     it.report(name, leaving=0.0)
-    with pytest.raises(InputError, match="end the agent"):
+    with refusal("allocation: 'a.1.gpu-0': has no run on this node any more: end the agent"):
         it.report(name)
 
 
