@@ -7,8 +7,11 @@ function run until one fails, the ones named after its module first, then the sh
 
 Mutants are judged in a random order with a fixed seed. Results are kept in ``mutants/``, so a stopped run resumes, and
 an unfinished one is a sample. ``tests/equivalent_mutants.toml`` lists changes that no test can notice, with reasons.
+Mutants of unchanged sources and what is known of unchanged tests are kept in ``mutants/`` too, which may be copied to
+another machine: contents are compared, not times.
 
     .venv-mutants/bin/python tests/mutants.py --only '*quotas*' --tests tests/engine/test_quotas.py
+    .venv-mutants/bin/python tests/mutants.py --fresh --seed 7 --seconds 500 --processes 16  # a new sample
 
 Exits with 1 if fewer than 90 % of the judged mutants are killed.
 """
@@ -17,6 +20,7 @@ import argparse
 import contextlib
 import fnmatch
 import gc
+import hashlib
 import json
 import os
 import random
@@ -44,6 +48,8 @@ LEAST_KILLED = 0.90
 MUTATED = ("shoal.core", "shoal.engine", "shoal.live", "shoal.store", "shoal.policy.base")
 SURVIVED, KILLED, NO_TESTS = 0, 1, 33
 TO_BE_JUDGED = None
+GENERATED, REACH = ROOT / "mutants/generated.json", ROOT / "mutants/reach.json"
+"""By source, the hash of what its mutants were made from; by test, its file's hash, CPU seconds and functions."""
 
 
 @dataclass
@@ -99,12 +105,20 @@ class MutantRunner:
         return True
 
     def _measured(self, items: dict[str, pytest.Item]) -> Reach:
+        """What the tests call, read from the last measurement where neither their file nor the functions changed."""
+        functions = sorted(name for _, meta in metas() for name in meta["hash_by_function_name"])
+        known = json.loads(REACH.read_text()) if REACH.exists() else {"functions": [], "tests": {}}
+        if known["functions"] != functions:
+            known = {"functions": functions, "tests": {}}
+        hashes = {test: _hash(item.path) for test, item in items.items()}
+        new = [test for test in items if known["tests"].get(test, [""])[0] != hashes[test]]
+
         def worker(share: int) -> Iterator[object]:
             called: set[str] = set()
             _trampoline().record_trampoline_hit = lambda name, caller=None: called.add(name)
             _activate("stats")
             caches = _caches()
-            for test in list(items)[share :: self.options.processes]:
+            for test in new[share :: self.options.processes]:
                 for clear in caches:
                     clear()  # else only the first test that needs a cached answer would call the function
                 called.clear()
@@ -114,11 +128,15 @@ class MutantRunner:
                 else:
                     print(f"fails without a mutant, left out: {test}", file=sys.stderr)
 
-        reach = Reach()
         for test, seconds, called in _in_parallel(worker, self.options.processes):
-            reach.seconds[test] = seconds
-            for function in called:
-                reach.tests_of[function].append(test)
+            known["tests"][test] = hashes[test], seconds, called
+        REACH.write_text(json.dumps(known))
+        reach = Reach()
+        for test, (hash_, seconds, called) in known["tests"].items():
+            if hashes.get(test) == hash_:
+                reach.seconds[test] = seconds
+                for function in called:
+                    reach.tests_of[function].append(test)
         print(f"{len(reach.seconds)} tests, {sum(reach.seconds.values()):.0f} CPU s", file=sys.stderr)
         return reach
 
@@ -218,16 +236,32 @@ def generate(processes: int) -> None:
         mutmut.copy_src_dir()
         mutmut.copy_also_copy_files()
         mutmut.setup_source_paths()
+        known = json.loads(GENERATED.read_text()) if GENERATED.exists() else {}
+        hashes = {str(path): _hash(path) for path in sorted(mutmut.walk_source_files())}
+        new = [path for path, hash_ in hashes.items() if known.get(path) != hash_]
 
         def worker(share: int) -> Iterator[object]:
-            for path in sorted(mutmut.walk_source_files())[share::processes]:
+            for path in map(Path, new[share::processes]):
+                (ROOT / "mutants" / path).unlink(missing_ok=True)  # else mutmut compares times
                 if error := mutmut.create_file_mutants(path).error:
                     yield f"{path}: {error}"
 
         errors = list(_in_parallel(worker, processes))
     if errors:
         sys.exit("\n".join(errors))
+    GENERATED.write_text(json.dumps(hashes))
     _activate("")
+
+
+def _hash(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def forget() -> None:
+    """Drop all results, for a new sample."""
+    for file, meta in metas():
+        meta["exit_code_by_key"] = dict.fromkeys(meta["exit_code_by_key"], TO_BE_JUDGED)
+        file.write_text(json.dumps(meta, indent=4))
 
 
 def metas() -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -304,9 +338,12 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--seed", type=int, default=1, help="of the order of the mutants")
     parser.add_argument("--again", action="store_true", help="judge survivors again")
+    parser.add_argument("--fresh", action="store_true", help="forget all results first: the next sample is independent")
     options = parser.parse_args()
     os.chdir(ROOT)
     generate(options.processes)
+    if options.fresh:
+        forget()
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mutmut"]
     mutants = to_judge(options.only, options.again)
     random.Random(options.seed).shuffle(mutants)
