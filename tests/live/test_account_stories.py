@@ -145,7 +145,9 @@ STORIES: dict[str, tuple[Accounts, list[str], JobState]] = {
     ),
     "it crashes and is tried again": (
         after(*UP, crash(20.0, retry_in=30.0, ran=10.0), JobReleased(50.0, 0)),
-        [SEATED, RUNS, "crashed: rank 0 died; the last 10 s of its run are lost; to be tried again in 30 s", "may be tried again"], JobState.PENDING,
+        [SEATED, RUNS, "crashed: rank 0 died; the last 10 s of its run are lost; to be tried again in 30 s",
+         "may be tried again"],
+        JobState.PENDING,
     ),
     "its node is lost with work": (
         after(*UP, JobSaved(12.0, 0, 1, 4.0, 1.0),
