@@ -100,8 +100,11 @@ class MutantRunner:
                     return
                 yield mutant, judge(mutant)
 
-        for mutant, code in _in_parallel(worker, self.options.processes):
-            self.codes[mutant] = code
+        try:
+            for mutant, code in _in_parallel(worker, self.options.processes):
+                self.codes[mutant] = code
+        except SystemExit as stopped:
+            print(stopped, file=sys.stderr)
         return True
 
     def _measured(self, items: dict[str, pytest.Item]) -> Reach:
