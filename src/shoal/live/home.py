@@ -132,7 +132,7 @@ def _make_control_plane(settings: Settings) -> ControlPlane:
         if file.cut is not None:
             hint = f"is damaged ({file.cut}): `shoal journal salvage {path}` saves what is whole"
             raise InputError("journal", str(path), hint)
-        _epoch(settings_of(file.read), path)
+        _epoch(settings_of(JournalFile(path).read), path)
         epoch = _epoch(before, path)
         scenario = replace(scenario, cluster=grown(known, scenario.cluster))
     present = settings.scenario.cluster
