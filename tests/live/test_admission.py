@@ -94,7 +94,7 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     ),
     "phases of no app": (
         {"ahead": [Ahead(jobs=1, gpus=1, work=1.0)]},
-        "ahead: 1: says nothing without app, whose phases they are",
+        "ahead: 1: needs app: these are its phases",
     ),
     "more jobs in its phases than a policy can simulate": (
         {"app": "a", "ahead": [Ahead(jobs=9_999, gpus=1, work=1.0), Ahead(jobs=2, gpus=1, work=1.0)]},
@@ -111,11 +111,11 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     ),
     "a local batch without a largest": (
         {"min_local_batch": 2},
-        "min_local_batch: 2: says nothing without max_batch_size, which lets the batch be adapted",
+        "min_local_batch: 2: has no effect without max_batch_size, which lets the batch be adapted",
     ),
     "a largest local batch without one": (
         {"max_local_batch": 2},
-        "max_local_batch: 2: says nothing without max_batch_size, which lets the batch be adapted",
+        "max_local_batch: 2: has no effect without max_batch_size, which lets the batch be adapted",
     ),
     "a largest batch without a batch": (
         {"max_batch_size": 8},

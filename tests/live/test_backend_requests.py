@@ -60,7 +60,7 @@ def test_a_silent_node_is_lost_after_lease_and_grace_and_two_seconds() -> None:
     clock.time += 0.01
     lost, crashed = it.wait(clock.time).events
     assert (lost, type(crashed)) == (NodeLost(clock.time, 0), JobCrashed)
-    with refusal("boot: 'boot': not known, or its node counts as lost: say hello first"):
+    with refusal("boot: 'boot': not known, or its node counts as lost: register first"):
         sync(it)
     clock.time += 100.0
     assert it.wait(clock.time).events == (), "a node is lost once"
@@ -196,7 +196,7 @@ def test_orders_carry_the_lease_and_a_refused_agent_gets_the_reason() -> None:
     orders = sync(it)
     assert (orders.lease, orders.protocol, orders.generation) == (LEASE, PROTOCOL, it.generation("gpu-0"))
     report = AgentReport(protocol=PROTOCOL, node="gpu-0", boot="other", known=0, runs=[])
-    with refusal("boot: 'other': not known, or its node counts as lost: say hello first"):
+    with refusal("boot: 'other': not known, or its node counts as lost: register first"):
         it.sync(report)
     with refusal("node: 'gpu0': unknown; did you mean gpu-0 or gpu-1?"):
         it.generation("gpu0")

@@ -43,7 +43,7 @@ def test_an_archive_arrives_in_parts_and_is_read_in_parts(tmp_path: Path) -> Non
 
 def test_an_archive_with_another_digest_is_thrown_away(tmp_path: Path) -> None:
     store, name = CodeStore(tmp_path, frozenset, nobodys), digest(b"other")
-    with refusal(f"digest: {name!r}: what was sent has the digest {digest(b'data')}; send it again"):
+    with refusal(f"digest: {name!r}: the archive that was sent has the digest {digest(b'data')}; send it again"):
         store.receive("ana", name, CodePart(0, 4, b"data"))
     assert store.status("ana", name) == CodeStatus(0, False)
 

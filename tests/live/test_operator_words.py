@@ -198,7 +198,8 @@ def test_a_new_segment_is_logged_with_what_it_dropped(tmp_path: Path, caplog: py
         soon(lambda: bool(logged(caplog, "compaction")))
         plane.compaction.most_records = 10_000
     level, message, ended, live, seconds = logged(caplog, "compaction", "ended", "live", "cpu_seconds")[0]
-    assert (level, message, ended, live) == ("INFO", "began a segment", 1, 2)
+    assert (level, message, ended) == ("INFO", "began a segment", 1)
+    assert live in {1, 2}, "the third job may come before or after"
     assert isinstance(seconds, float)
 
 
