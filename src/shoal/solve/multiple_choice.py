@@ -17,6 +17,7 @@ from heapq import heapify, heappop, heapreplace
 import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices
+from shoal.solve.few_choices import FewChoices, Option, best_of_few
 from shoal.solve.knapsack import best_options
 from shoal.solve.pool_prices import PoolOptions, clearing_prices
 
@@ -25,6 +26,8 @@ _STEPS = 60
 _LARGEST_SEARCH = 6_000_000
 """Limit on states × options of the exact search, for the time of a decision."""
 _TIE = 1e-12
+_FEW = 240
+"""Options up to which a loop is faster than array operations."""
 _OUTDATED = 16
 """Gains computed again one by one before all are."""
 
@@ -94,6 +97,9 @@ def best_choices(
         picks[able] = found.picks
         return replace(found, picks=picks)
     options = ChoiceTable(useful, units, pools, pool_units)
+    row, column = np.nonzero(useful > 0)
+    if len(row) <= _FEW:
+        return _best_of_few(options, row, column, tolerance)
     prices = _prices(options, tolerance)
     picks = _filled(options, _repaired(options, _at_prices(options, prices)))
     value, bound = options.value(picks), _bound(options, prices)
@@ -105,6 +111,17 @@ def best_choices(
         picks = other if options.value(other) > options.value(picks) else picks
     bound = _bound(options, prices)
     return replace(_searched(options, prices, picks, bound), prices=prices)
+
+
+def _best_of_few(options: ChoiceTable, row: Indices, column: Indices, tolerance: float) -> Chosen:
+    """The same in plain numbers, for the useful options in these rows and columns."""
+    rows: list[list[Option]] = [[] for _ in options.worth]
+    numbers = (options.worth[row, column], options.units[row, column], options.pools[row, column], column)
+    for i, *option in zip(row.tolist(), *(of.tolist() for of in numbers), strict=True):
+        rows[i].append(tuple(option))
+    found = best_of_few(FewChoices(rows, options.capacity.tolist()), tolerance, _LARGEST_SEARCH)
+    picks = np.array([-1 if pick is None else pick[3] for pick in found.picks], dtype=np.intp)
+    return Chosen(picks, found.value, found.bound, found.exact, np.array(found.prices))
 
 
 def _at_prices(options: ChoiceTable, prices: Floats) -> Indices:

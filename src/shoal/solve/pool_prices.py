@@ -66,13 +66,22 @@ def _clearing_price(pool: PoolOptions, elsewhere: Floats, capacity: int, highest
     if not len(better):
         return 0.0
     demand = _Demand(pool.row[better], pool.worth[better], pool.units[better], others[better], capacity)
+    return bisected(demand, highest, tolerance)
+
+
+def bisected(demand: "_Demand | FewRows", highest: float, tolerance: float) -> float:
+    """The lowest price at which a demand fits, from above; at ``highest`` nothing is asked."""
     if demand.fits(0.0):
         return 0.0
     low, high = 0.0, highest
+    near = max(1e-12, 0.1 * tolerance)
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
-        low, high = (low, middle) if demand.fits(middle) else (middle, high)
-        if high - low <= max(1e-12, 0.1 * tolerance) * high:
+        if demand.fits(middle):
+            high = middle
+        else:
+            low = middle
+        if high - low <= near * high:
             break
     return high
 
@@ -88,7 +97,7 @@ class _Demand:
         self._low = np.zeros(int(number[-1]) + 1)
         self._high = np.zeros(len(self._low))
         """Units asked at the highest price that was too low, and at the lowest one at which demand fits."""
-        self._few: _FewRows | None = None
+        self._few: FewRows | None = None
 
     def fits(self, price: float) -> bool:
         """Whether demand at this price is within the capacity; rows whose demand is then certain are set aside."""
@@ -109,7 +118,7 @@ class _Demand:
             self._worth, self._units, self._others = self._worth[kept], self._units[kept], self._others[kept]
             self._low, self._high = self._low[unsure], self._high[unsure]
         if len(self._row) <= _FEW:
-            self._few = _FewRows(self._by_row(), self._low.tolist(), self._high.tolist(), self._capacity)
+            self._few = FewRows(self._by_row(), self._low.tolist(), self._high.tolist(), self._capacity)
         return fits
 
     def _asked(self, price: float) -> Floats:
@@ -138,8 +147,8 @@ class _Demand:
         return found
 
 
-class _FewRows:
-    """The demand of few rows, in plain numbers: what each row has elsewhere, and worth and units of its options."""
+class FewRows:
+    """The same for few rows, in plain numbers: by row what it has elsewhere, and worth and units of its options."""
 
     def __init__(
         self,

@@ -1,0 +1,39 @@
+"""Few options are chosen in plain numbers, and as by arrays, to the last bit."""
+
+from unittest.mock import patch
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.core.arrays import Floats, Indices
+from shoal.solve import multiple_choice
+from shoal.solve.multiple_choice import best_choices
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[Floats, Indices, Indices, list[int], float]:
+    """Up to 24 rows with concave, odd or equal worths on one to three pools."""
+    rows, columns, pools = draw(st.integers(1, 24)), draw(st.integers(1, 8)), draw(st.integers(1, 3))
+    chance = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    units = chance.integers(1, 9, (rows, columns)).astype(np.intp)
+    if draw(st.booleans()):
+        worth = chance.uniform(0.5, 4.0, (rows, 1)) * units ** chance.uniform(0.3, 1.0, (rows, 1))
+    else:
+        worth = chance.integers(-1, 6, (rows, columns)) * draw(st.sampled_from([1.0, 0.37]))
+    worth = np.where(chance.random(worth.shape) < 0.2, -np.inf, worth)
+    capacity = [int(units) for units in chance.integers(0, 40, pools)]
+    return worth, units, chance.integers(0, pools, units.shape), capacity, draw(st.sampled_from([0.0, 0.005]))
+
+
+@settings(max_examples=400, deadline=None)
+@given(problems())
+def test_plain_numbers_give_the_answer_of_arrays(problem: tuple[Floats, Indices, Indices, list[int], float]) -> None:
+    with patch.object(multiple_choice, "_FEW", 10_000):
+        plain = best_choices(*problem)
+    with patch.object(multiple_choice, "_FEW", -1):
+        arrays = best_choices(*problem)
+    assert plain.picks.tolist() == arrays.picks.tolist()
+    assert (plain.value, plain.exact) == (arrays.value, arrays.exact)
+    assert plain.prices.tolist() == arrays.prices.tolist()
+    assert plain.bound == arrays.bound
