@@ -1,9 +1,13 @@
 """Choices that can be seated: near the bound, never worth less than leaving everyone alone or than an evolved one."""
 
+from dataclasses import replace
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 
 from shoal.core.arrays import Flags
+from shoal.solve import allotment, multiple_choice
 from shoal.solve.allotment import STAY, Allotment, AllotmentOptions, allot
 from shoal.solve.genetic_search import evolve
 from shoal.solve.node_packing import Seats
@@ -100,3 +104,23 @@ def test_with_nobody_or_nothing_there_is_nothing_to_allot() -> None:
     units = np.ones(one.shape, dtype=np.intp)
     found = allot(AllotmentOptions(one, units, units * 0, [None], [{}]))
     assert found.picks.tolist() == [-1]
+
+
+@pytest.mark.parametrize("jobs", [1, 4, 20])
+@pytest.mark.parametrize("seed", range(12))
+def test_few_options_are_allotted_in_plain_numbers_as_by_arrays(jobs: int, seed: int) -> None:
+    menu = world(jobs, 5, seed, held=seed % 3 > 0)[0]
+    chance = np.random.default_rng(seed)
+    if seed % 2:  # two pools, of which each gang's options are on either
+        pools = chance.integers(0, 2, menu.units.shape)
+        pools[:, STAY] = 0
+        menu = replace(menu, pools=pools, node_units=[menu.node_units[0], dict.fromkeys(range(5, 8), 4)])
+    found = []
+    for few in (10_000, -1):
+        with patch.object(allotment, "FEW", few), patch.object(multiple_choice, "FEW", few):
+            found.append(checked(menu, allot(menu)))
+    plain, arrays = found
+    assert plain.picks.tolist() == arrays.picks.tolist()
+    assert plain.seats == arrays.seats
+    assert (plain.value, plain.bound) == (arrays.value, arrays.bound)
+    assert plain.prices.tolist() == arrays.prices.tolist()

@@ -29,9 +29,9 @@ def problems(draw: st.DrawFn) -> tuple[Floats, Indices, Indices, list[int], floa
 @settings(max_examples=400, deadline=None)
 @given(problems())
 def test_plain_numbers_give_the_answer_of_arrays(problem: tuple[Floats, Indices, Indices, list[int], float]) -> None:
-    with patch.object(multiple_choice, "_FEW", 10_000):
+    with patch.object(multiple_choice, "FEW", 10_000):
         plain = best_choices(*problem)
-    with patch.object(multiple_choice, "_FEW", -1):
+    with patch.object(multiple_choice, "FEW", -1):
         arrays = best_choices(*problem)
     assert plain.picks.tolist() == arrays.picks.tolist()
     assert (plain.value, plain.exact) == (arrays.value, arrays.exact)

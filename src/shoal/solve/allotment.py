@@ -10,16 +10,17 @@ filling free units. ``Allotment.gap`` covers both the choosing and the packing.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from shoal.core.arrays import Floats, Indices
-from shoal.solve.multiple_choice import best_choices
+from shoal.solve.few_choices import Option
+from shoal.solve.gang_menu import STAY, ArrayMenu, PlainMenu
+from shoal.solve.multiple_choice import FEW
 from shoal.solve.node_packing import Packer, Seats
 
-STAY = 0
-"""The column that means keeping the present seats."""
+__all__ = ["STAY", "Allotment", "AllotmentOptions", "PlainAllotment", "allot", "allot_plainly"]
 
 _ROUNDS = 4
 
@@ -43,12 +44,6 @@ class AllotmentOptions:
         """Units by pool."""
         return [sum(nodes.values()) for nodes in self.node_units]
 
-    def moved_columns(self) -> Indices:
-        """By gang the first column with the units and pool of its present seats on other seats; −1 for none."""
-        same = (self.units == self.units[:, [STAY]]) & (self.pools == self.pools[:, [STAY]]) & np.isfinite(self.worth)
-        same[:, STAY] = False
-        return np.where(same.any(axis=1), same.argmax(axis=1), -1)
-
 
 @dataclass(frozen=True, slots=True)
 class Allotment:
@@ -69,141 +64,127 @@ class Allotment:
         return max(self.bound - self.value, 0.0) / self.bound if self.bound > 0 else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class PlainAllotment:
+    """The same in plain numbers: ``picks`` by gang served."""
+
+    picks: Mapping[int, Option]
+    seats: Mapping[int, Seats]
+    value: float
+    bound: float
+    prices: list[float]
+
+    @property
+    def gap(self) -> float:
+        """How far the value may be below the best, as a fraction of the bound; never below 0."""
+        return max(self.bound - self.value, 0.0) / self.bound if self.bound > 0 else 0.0
+
+
 def allot(menu: AllotmentOptions, tolerance: float = 0.0) -> Allotment:
     """The best allotment found; never worth less than changing no gang and filling free units.
 
     Choices within ``tolerance`` of the bound, as a fraction of it, are good enough.
     """
+    picks = np.full(len(menu.worth), -1, dtype=np.intp)
     if not menu.worth.size:
-        nothing = np.full(len(menu.worth), -1, dtype=np.intp)
-        return Allotment(nothing, {}, 0.0, 0.0, np.zeros(len(menu.node_units)))
-    narrow, columns = _narrowed(menu)
-    found = _allotted(narrow, tolerance)
-    picks = np.where(found.picks >= 0, columns[np.arange(len(columns)), found.picks], -1)
-    return replace(found, picks=picks)
-
-
-def _narrowed(menu: AllotmentOptions) -> tuple[AllotmentOptions, Indices]:
-    """The same options with those that are none left out, in the same order; and by option its column in ``menu``.
-
-    A rigid gang has an option or two where others have dozens.
-    """
+        return Allotment(picks, {}, 0.0, 0.0, np.zeros(len(menu.node_units)))
     able = np.isfinite(menu.worth)
-    able[:, STAY] = True
-    width = int(able.sum(axis=1).max())
-    if width == able.shape[1]:
-        return menu, np.broadcast_to(np.arange(width), able.shape)
-    row, column = np.nonzero(able)
-    place = np.arange(len(row)) - np.searchsorted(row, np.arange(len(able)))[row]
-    columns = np.zeros((len(able), width), dtype=np.intp)
-    columns[row, place] = column
-    worth = np.full(columns.shape, -np.inf)
-    worth[row, place] = menu.worth[row, column]
-    units, pools = np.take_along_axis(menu.units, columns, 1), np.take_along_axis(menu.pools, columns, 1)
-    return AllotmentOptions(worth, units, pools, menu.seats, menu.node_units), columns
+    if np.count_nonzero(able) <= FEW:
+        row, column = able.nonzero()
+        numbers = (menu.worth[row, column], menu.units[row, column], menu.pools[row, column], column)
+        gangs: list[list[Option]] = [[] for _ in menu.worth]
+        for gang, *option in zip(row.tolist(), *(of.tolist() for of in numbers), strict=True):
+            gangs[gang].append(tuple(option))
+        found = allot_plainly(gangs, menu.seats, menu.node_units, tolerance)
+    else:
+        found = _allotted(ArrayMenu.of(menu.worth, menu.units, menu.pools, menu.seats, menu.node_units), tolerance)
+    picks[list(found.picks)] = [option[3] for option in found.picks.values()]
+    return Allotment(picks, found.seats, found.value, found.bound, np.array(found.prices))
 
 
-def _allotted(menu: AllotmentOptions, tolerance: float) -> Allotment:
-    worth, units = menu.worth.copy(), menu.units
-    moved, unchanged = menu.moved_columns(), _unchanged(menu, tolerance)
-    at_least = _value(menu, unchanged)
+def allot_plainly(
+    gangs: Sequence[Sequence[Option]],
+    seats: Sequence[Seats | None],
+    node_units: Sequence[Mapping[int, int]],
+    tolerance: float = 0.0,
+) -> PlainAllotment:
+    """The same for few options, each gang's in order of their columns: what is no option is left out."""
+    return _allotted(PlainMenu(gangs, seats, node_units), tolerance)
+
+
+def _allotted(menu: "ArrayMenu | PlainMenu", tolerance: float) -> PlainAllotment:
+    unchanged = menu.unchanged(tolerance)
+    at_least = _value(unchanged)
     best: _Trial | None = None
-    bound, prices = 0.0, np.zeros(len(menu.node_units))
+    bound, prices = 0.0, list[float]()
     for turn in range(_ROUNDS):
-        chosen = best_choices(worth, units, menu.pools, menu.capacity, tolerance)
+        chosen = menu.choose(tolerance)
         if turn == 0:
             bound, prices = chosen.bound, chosen.prices
-        trial = _Trial(menu, chosen.picks, moved)
+        trial = _Trial(menu, chosen.picks)
         if best is None and trial.value <= at_least:  # else the unchanged gangs need not be placed
-            best = _Trial(menu, unchanged, moved, settled=True)
+            best = _Trial(menu, unchanged, settled=True)
         if best is None or trial.value > best.value:
             best = trial
         if (not trial.moved and not trial.left) or best.value >= (1.0 - tolerance) * bound:
             break
-        for gang in trial.moved:
-            worth[gang, STAY] = -np.inf
+        menu.exclude((gang, STAY) for gang in trial.moved)
         if trial.left and turn == 0:
-            units = _rounded(menu)
+            menu.round_up()
         elif trial.left:
-            for gang in trial.left:
-                worth[gang, chosen.picks[gang]] = -np.inf
+            menu.exclude((gang, chosen.picks[gang][3]) for gang in trial.left)
     assert best is not None
     best.fill()
-    value = _value(menu, best.picks)
-    return Allotment(best.picks, best.seats, value, max(bound, value), prices)
+    value = _value(best.picks)
+    return PlainAllotment(best.picks, best.seats, value, max(bound, value), prices)
 
 
-def _rounded(menu: AllotmentOptions) -> Indices:
-    """Return the units, more than half a node rounded up to the node: such gangs leave gaps that few gangs fit."""
-    widest = np.array([max(nodes.values(), default=0) for nodes in menu.node_units], dtype=np.intp)[menu.pools]
-    return np.where((2 * menu.units > widest) & (menu.units < widest), widest, menu.units)
-
-
-def _unchanged(menu: AllotmentOptions, tolerance: float) -> Indices:
-    """Return choices in which every gang that may stay does so; the others choose among the free units."""
-    stays = np.isfinite(menu.worth[:, STAY])
-    worth = np.where(stays[:, None], -np.inf, menu.worth)
-    free = np.array(menu.capacity, dtype=np.intp)
-    np.subtract.at(free, menu.pools[stays, STAY], menu.units[stays, STAY])
-    chosen = best_choices(worth, menu.units, menu.pools, free.tolist(), tolerance)
-    return np.where(stays, STAY, chosen.picks)
-
-
-def _value(menu: AllotmentOptions, picks: Indices) -> float:
-    """The total worth of choices."""
-    served = np.flatnonzero(picks >= 0)
-    return float(menu.worth[served, picks[served]].sum())
+def _value(picks: Mapping[int, Option]) -> float:
+    """The total worth of choices by gang."""
+    return float(np.add.reduce(np.array([picks[gang][0] for gang in sorted(picks)], dtype=np.float64)))
 
 
 class _Trial:
     """Choices placed on nodes, pool by pool; ``moved`` had to leave their seats, ``left`` found none."""
 
-    def __init__(self, menu: AllotmentOptions, picks: Indices, moved: Indices, *, settled: bool = False) -> None:
+    def __init__(self, menu: "ArrayMenu | PlainMenu", picks: Mapping[int, Option], *, settled: bool = False) -> None:
         self.menu = menu
-        self.picks = picks.copy()
+        self.picks = dict(picks)
         self.moved: set[int] = set()
         self.left: set[int] = set()
         self.packers: list[Packer] = []
-        served = np.flatnonzero(picks >= 0)
-        chosen = picks[served]
-        pools, units, stays = menu.pools[served, chosen], menu.units[served, chosen], chosen == STAY
+        pools = range(len(menu.node_units))
+        staying: list[dict[int, Seats]] = [{} for _ in pools]
+        coming: list[dict[int, int]] = [{} for _ in pools]
+        for gang, (_, units, pool, column) in picks.items():
+            if column == STAY and (seats := menu.seats[gang]) is not None:
+                staying[pool][gang] = seats
+            else:
+                coming[pool][gang] = units
         for pool, nodes in enumerate(menu.node_units):
-            here = pools == pool
-            staying = {g: seats for g in served[here & stays].tolist() if (seats := menu.seats[g]) is not None}
-            wanted = zip(served[here].tolist(), units[here].tolist(), strict=True)
-            coming = {gang: count for gang, count in wanted if gang not in staying}
-            packer = Packer(nodes, staying, {} if settled or not coming else self._costs(list(staying), moved))
-            packer.seat(coming)
+            needed = not settled and coming[pool]
+            packer = Packer(nodes, staying[pool], menu.moving_costs(staying[pool]) if needed else {})
+            packer.seat(coming[pool])
             self.packers.append(packer)
             self.moved |= packer.moved
             self.left |= packer.left
-        self.picks[list(self.left)] = -1
-        movers = list(self.moved)
-        self.picks[movers] = moved[movers]
-        self.value = _value(menu, self.picks)
+        for gang in self.left:
+            del self.picks[gang]
+        for gang in self.moved:
+            self.picks[gang] = menu.moved(gang)
+        self.value = _value(self.picks)
         """The total worth of the choices placed, without those that fill free units."""
-
-    def _costs(self, gangs: list[int], moved: Indices) -> dict[int, float]:
-        """Return what these staying gangs would lose by a move to other seats; gangs without such are left out."""
-        worth, at = self.menu.worth, np.array(gangs, dtype=np.intp)
-        at = at[moved[at] >= 0]
-        return dict(zip(at.tolist(), (worth[at, STAY] - worth[at, moved[at]]).tolist(), strict=True))
 
     def fill(self) -> None:
         """Place gangs without seats wherever they fit, the most worth per unit first."""
-        waiting = np.flatnonzero(self.picks < 0)
-        if not len(waiting) or not any(any(p.free.values()) for p in self.packers):
+        free = [sum(packer.free.values()) for packer in self.packers]
+        if not any(free):
             return
-        density = np.where(self.menu.worth[waiting] > 0, self.menu.worth[waiting] / self.menu.units[waiting], -np.inf)
-        density[:, STAY] = -np.inf
-        order = np.argsort(-density, axis=None, kind="stable")
-        for flat in order[: int(np.isfinite(density).sum())].tolist():
-            at, column = divmod(flat, density.shape[1])
-            gang = int(waiting[at])
-            packer = self.packers[self.menu.pools[gang, column]]
-            if self.picks[gang] < 0 and (seats := packer.find(int(self.menu.units[gang, column]))) is not None:
+        for gang, option in self.menu.by_density(self.picks, free):
+            packer = self.packers[option[2]]
+            if gang not in self.picks and (seats := packer.find(option[1])) is not None:
                 packer.take(gang, seats)
-                self.picks[gang] = column
+                self.picks[gang] = option
 
     @property
     def seats(self) -> dict[int, Seats]:

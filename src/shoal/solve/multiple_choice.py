@@ -5,7 +5,7 @@
 
 Prices on the pools give a bound (Lagrangian relaxation); repairing and filling the choices at these prices gives a
 value; options that would lose more than bound − value are excluded, and the rest is solved exactly by dynamic
-programming where that is small enough (`_LARGEST_SEARCH`). The answer always carries its bound.
+programming where that is small enough (`LARGEST_SEARCH`). The answer always carries its bound.
 
 References: Sinha and Zoltners (1979) for the problem; Pisinger (1995) for the core; Fisher (1981) for the bound.
 """
@@ -23,10 +23,10 @@ from shoal.solve.pool_prices import PoolOptions, clearing_prices
 
 _STEPS = 60
 """Subgradient steps with several pools."""
-_LARGEST_SEARCH = 6_000_000
+LARGEST_SEARCH = 6_000_000
 """Limit on states × options of the exact search, for the time of a decision."""
 _TIE = 1e-12
-_FEW = 240
+FEW = 240
 """Options up to which a loop is faster than array operations."""
 _OUTDATED = 16
 """Gains computed again one by one before all are."""
@@ -98,7 +98,7 @@ def best_choices(
         return replace(found, picks=picks)
     options = ChoiceTable(useful, units, pools, pool_units)
     row, column = np.nonzero(useful > 0)
-    if len(row) <= _FEW:
+    if len(row) <= FEW:
         return _best_of_few(options, row, column, tolerance)
     prices = _prices(options, tolerance)
     picks = _filled(options, _repaired(options, _at_prices(options, prices)))
@@ -119,7 +119,7 @@ def _best_of_few(options: ChoiceTable, row: Indices, column: Indices, tolerance:
     numbers = (options.worth[row, column], options.units[row, column], options.pools[row, column], column)
     for i, *option in zip(row.tolist(), *(of.tolist() for of in numbers), strict=True):
         rows[i].append(tuple(option))
-    found = best_of_few(FewChoices(rows, options.capacity.tolist()), tolerance, _LARGEST_SEARCH)
+    found = best_of_few(FewChoices(rows, options.capacity.tolist()), tolerance, LARGEST_SEARCH)
     picks = np.array([-1 if pick is None else pick[3] for pick in found.picks], dtype=np.intp)
     return Chosen(picks, found.value, found.bound, found.exact, np.array(found.prices))
 
@@ -309,7 +309,7 @@ def _searched(options: ChoiceTable, prices: Floats, picks: Indices, bound: float
     fixed[core] = -1
     free_units = options.capacity - options.used(fixed)
     search = _PoolSearch(options, core, kept, none, free_units)
-    if not len(core) or search.cost > _LARGEST_SEARCH:
+    if not len(core) or search.cost > LARGEST_SEARCH:
         return Chosen(picks, value, bound, not len(core))
     found = fixed.copy()
     found[core] = search.run()
