@@ -20,7 +20,7 @@ from shoal.solve.gang_menu import STAY, ArrayMenu, PlainMenu
 from shoal.solve.multiple_choice import FEW
 from shoal.solve.node_packing import Packer, Seats
 
-__all__ = ["STAY", "Allotment", "AllotmentOptions", "PlainAllotment", "allot", "allot_plainly"]
+__all__ = ["STAY", "Allotment", "AllotmentOptions", "Option", "PlainAllotment", "allot", "allot_plainly"]
 
 _ROUNDS = 4
 

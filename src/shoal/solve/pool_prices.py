@@ -161,6 +161,13 @@ class FewRows:
 
     def fits(self, price: float) -> bool:
         """Whether demand at this price is within the capacity; rows whose demand is then certain are set aside."""
+        if len(self._rows) == 1:  # most steps of a bisection
+            (elsewhere, options), wanted = self._rows[0], 0.0
+            for worth, units in options:
+                net = worth - price * units
+                if net > elsewhere:
+                    elsewhere, wanted = net, units
+            return wanted <= self._capacity
         asked: list[float] = []
         for elsewhere, options in self._rows:
             best, wanted = elsewhere, 0.0

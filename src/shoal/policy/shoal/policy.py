@@ -18,7 +18,7 @@ from math import inf, isfinite
 
 import numpy as np
 
-from shoal.core.arrays import Flags, Floats, Int32s, UInt8s
+from shoal.core.arrays import Floats, Int32s, UInt8s
 from shoal.core.decision import Decision, Numbers, Refusal, Verdict, Verdicts
 from shoal.core.job import ADAPTIVE as ADAPTIVE_BATCH
 from shoal.core.lifecycle import JobState
@@ -27,12 +27,12 @@ from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement
 from shoal.core.units import Seconds
 from shoal.policy.base import all_fit, explained, infeasible_refusals, serve_ascending
+from shoal.policy.shoal.bids import Offers, Sold, sold
 from shoal.policy.shoal.claims import MarketClaims, Prospects, claims, rigid_prospects, table_prospects, typical
 from shoal.policy.shoal.rate_table import ADAPTIVE, ELASTIC, NEAR, RateTable, Traits, traits_of, updated
 from shoal.policy.shoal.reasons import BOUGHT, OUTBID, RESUMES, UNCONTESTED
-from shoal.policy.shoal.resumptions import resumptions
 from shoal.policy.shoal.tuning import TUNING
-from shoal.solve.allotment import STAY, AllotmentOptions, allot
+from shoal.solve.allotment import STAY
 from shoal.solve.node_packing import Seats
 
 
@@ -66,8 +66,7 @@ class Shoal:
         if len(snapshot.cluster.kinds) == 1 and not (traits.bits & (ELASTIC | ADAPTIVE | NEAR)).any():
             return self._in_order(snapshot, traits)
         table = updated(snapshot, traits.bits, before.table, memory=self.memory)
-        able = _able(snapshot, table)
-        rates = np.where(able, table.rates, 0.0)
+        rates = _able(snapshot, table)
         claimed = self._claims(snapshot, traits, table_prospects(snapshot, table, rates))
         rates = _lasting(snapshot, rates, claimed)
         # Most jobs have few of the options: only these are looked at.
@@ -76,9 +75,8 @@ class Shoal:
         moves = self._moves(claimed.left[row] / rate, snapshot.columns.starts[row])
         kept = np.where(column == STAY, self._stays(snapshot)[row], moves) * _held_on(snapshot, traits)[row]
         kept[claimed.overdue[row]] = 1.0
-        worth = np.full(rates.shape, -inf)
-        worth[row, column] = claimed.weights[row] * rate * kept
-        verdicts = _allotted(snapshot, table, claimed, worth)
+        offers = Offers(row, column, claimed.weights[row] * rate * kept)
+        verdicts = _allotted(snapshot, table, claimed, sold(snapshot, table, offers))
         return Decision(verdicts, snapshot.now + _interval(claimed.soonest), _Carry(traits, table))
 
     def _in_order(self, snapshot: Snapshot, traits: Traits) -> Decision:
@@ -139,13 +137,14 @@ def _interval(soonest: Floats) -> Seconds:
     return min(max(TUNING.review_part * typical(soonest), TUNING.review_least), TUNING.review_most)
 
 
-def _able(snapshot: Snapshot, table: RateTable) -> Flags:
-    """Which options the present cluster has; a job that is being stopped has none."""
-    capacity = np.array(snapshot.cluster.capacity, dtype=np.intp)
-    able: Flags = table.gpus <= capacity[table.pools]
-    able[:, STAY] = True
-    able[snapshot.columns.state == int(JobState.STOPPING)] = False
-    return able
+def _able(snapshot: Snapshot, table: RateTable) -> Floats:
+    """The rates on the options that the present cluster has; a job that is being stopped has none."""
+    rates, stopping = table.rates, snapshot.columns.state == int(JobState.STOPPING)
+    if snapshot.cluster.capacity != snapshot.cluster.installed:
+        there = table.gpus <= np.array(snapshot.cluster.capacity, dtype=np.intp)[table.pools]
+        there[:, STAY] = True
+        rates = np.where(there, rates, 0.0)
+    return np.where(stopping[:, None], 0.0, rates) if stopping.any() else rates
 
 
 def _explained(
@@ -166,38 +165,23 @@ def _explained(
 # ── the allotment ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _allotted(snapshot: Snapshot, table: RateTable, claimed: MarketClaims, worth: Floats) -> Verdicts:
+def _allotted(snapshot: Snapshot, table: RateTable, claimed: MarketClaims, found: Sold) -> Verdicts:
     """Verdicts with seats for the allotment of most worth."""
-    columns = snapshot.columns
-    pools = np.broadcast_to(table.pools, table.gpus.shape).copy()
-    pools[:, STAY] = np.maximum(columns.kind, 0)
-    seats = _seats(snapshot, worth)
-    worth[[i for i, there in enumerate(seats) if there is None], STAY] = -np.inf
-    resumed = resumptions(snapshot, worth, table.gpus, pools, seats)
-    options = AllotmentOptions(worth, table.gpus, pools, seats, resumed.node_units)
-    allotment = allot(options, TUNING.tolerance if worth.size > TUNING.large else 0.0)
-    rows, picks = np.arange(len(columns)), allotment.picks
-    served = picks >= 0
-    gpus = np.where(served, table.gpus[rows, picks], 0).astype(np.int32)
-    density = np.full(worth.shape, -np.inf)
-    able = np.nonzero(np.isfinite(worth))
-    density[able] = worth[able] / table.gpus[able]
-    best = np.where(served, picks, density.argmax(axis=1))
-    kinds = pools[rows, best]
-    wanted = table.gpus[rows, best].astype(np.int32)
-    codes, numbers = _explained(claimed, gpus, wanted, density[rows, best], allotment.prices[kinds], allotment.gap)
-    chosen = np.flatnonzero(served).tolist()
+    codes, numbers = _explained(claimed, found.gpus, found.wanted, found.bids, found.prices, found.gap)
+    served = found.gpus > 0
+    chosen = served.nonzero()[0].tolist()
+    traits, held, seats = table.traits.tolist(), snapshot.all_placements, found.seats
     verdicts = Verdicts(
         snapshot,
-        gpus=gpus,
+        gpus=found.gpus,
         codes=codes,
         numbers=numbers,
-        kinds=np.where(served, kinds, -1).astype(np.int8),
-        batches={i: ADAPTIVE_BATCH for i in chosen if table.traits[i] & ADAPTIVE},
-        placements={i: _placement(snapshot.all_placements[i], allotment.seats[i]) for i in chosen},
+        kinds=np.where(served, found.kinds, -1).astype(np.int8),
+        batches={i: ADAPTIVE_BATCH for i in chosen if traits[i] & ADAPTIVE},
+        placements={i: _placement(held[i], seats[i]) for i in chosen},
     )
-    refusals: dict[int, Verdict] = {**infeasible_refusals(snapshot, gpus), **resumed.verdicts}
-    for i in np.flatnonzero(columns.state == int(JobState.STOPPING)).tolist():
+    refusals: dict[int, Verdict] = {**infeasible_refusals(snapshot, found.gpus), **found.verdicts}
+    for i in (snapshot.columns.state == int(JobState.STOPPING)).nonzero()[0].tolist():
         refusals[i] = Refusal(Reason(STOPPING))
     return verdicts.overruled(refusals)
 
@@ -205,18 +189,3 @@ def _allotted(snapshot: Snapshot, table: RateTable, claimed: MarketClaims, worth
 def _placement(held: Placement | None, seats: Seats) -> Placement:
     """These seats as a placement, the one held if it is the same."""
     return held if held is not None and held.seats is seats else Placement(seats)
-
-
-def _seats(snapshot: Snapshot, worth: Floats) -> list[Seats | None]:
-    """Return, by job, the seats it may stay on; of two gangs that span one node only the first may stay."""
-    seats: list[Seats | None] = [None] * len(worth)
-    spanned: set[int] = set()
-    held = snapshot.all_placements
-    for i in np.flatnonzero(np.isfinite(worth[:, STAY])).tolist():
-        placement = held[i]
-        if placement is None or (len(placement.seats) > 1 and not spanned.isdisjoint(placement.nodes)):
-            continue
-        if len(placement.seats) > 1:
-            spanned.update(placement.nodes)
-        seats[i] = placement.seats
-    return seats

@@ -134,17 +134,18 @@ def updated(snapshot: Snapshot, traits: Int32s, before: RateTable | None, *, mem
     same = seated = np.zeros(len(columns), dtype=bool)
     if before is not None and before.like(table):
         at, same = match_rows(before.rows, columns.rows)
-        same = same & (before.basis[:_SEATS, at] == table.basis[:_SEATS]).all(axis=0)
+        alike = before.basis[:, at] == table.basis
+        same = same & alike[:_SEATS].all(axis=0)
         for i in adaptive:
             row = int(columns.rows[i])
             same[i] &= before.reports.get(row) == reports[row]
         table.rates[same] = before.rates[at[same]]
         table.known[same] = before.known[at[same]]
-        seated = same & (before.basis[_SEATS, at] == table.basis[_SEATS])
+        seated = same & alike[_SEATS]
     _fill(snapshot, table, first, ~same)
-    rigid = np.flatnonzero((traits & (ELASTIC | ADAPTIVE)) == 0)
-    for k, column in enumerate(first):
-        table.rates[rigid, column] = columns.speeds[rigid, k]
+    rigid = ((traits & (ELASTIC | ADAPTIVE)) == 0).nonzero()[0]
+    if len(rigid):
+        table.rates[rigid[:, None], first] = columns.speeds[rigid]
     _fill_stays(snapshot, table, first, ~seated)
     return table
 
@@ -185,6 +186,8 @@ def _traits(snapshot: Snapshot, i: int, seats: dict[tuple[int, int], tuple[Place
 
 def _fill(snapshot: Snapshot, table: RateTable, first: list[int], wanted: Flags) -> None:
     """Fill in the rates of the wanted elastic and adaptive jobs, except on the seats they hold."""
+    if not wanted.any():
+        return
     for i in np.flatnonzero(wanted & ((table.traits & (ELASTIC | ADAPTIVE)) == ELASTIC)).tolist():
         job, spec = snapshot.jobs.at(i), snapshot.specs[i]
         for k, column in enumerate(first):
