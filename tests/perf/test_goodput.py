@@ -1,6 +1,7 @@
 """Goodput: step time between its bounds, efficiency as the paper has it, and the batch chosen is the best there is."""
 
 import math
+from random import Random
 
 import numpy as np
 import pytest
@@ -230,3 +231,19 @@ def test_a_kept_goodput_is_that_of_the_same_fit_limits_and_allocations(
     fewer = best_of_many([fit], [limits], np.array([noise]), gpus[:2], apart[:2])
     assert fewer[0] == pytest.approx(first[0, :2], rel=1e-5)
     assert best_of_many([fit], [limits], np.array([noise + 1.0]), gpus, apart).shape == (1, 3)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(fits(most_local=64), small_limits(), noises()), min_size=1, max_size=4), st.randoms())
+def test_goodputs_asked_for_piece_by_piece_are_those_asked_for_at_once(
+    jobs: list[tuple[StepFit, BatchLimits, float]], random: Random
+) -> None:
+    places = [(1, SAME), (2, SAME), (4, SAME), (4, NODE), (8, NODE), (16, RACK)]
+    for _ in range(4):
+        some, here = random.sample(jobs, random.randint(1, len(jobs))), random.sample(places, random.randint(1, 6))
+        gpus, apart = np.array([n for n, _ in here]), np.array([int(distance) for _, distance in here])
+        found = best_of_many(
+            [fit for fit, *_ in some], [k for _, k, _ in some], np.array([n for *_, n in some]), gpus, apart
+        )
+        for row, (fit, limits, noise) in zip(found, some, strict=True):
+            np.testing.assert_allclose(row, best(fit, limits, noise, gpus, apart).goodput, rtol=1e-6)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.core.arrays import AnyInts, Floats, Indices, Int64s
+from shoal.core.arrays import AnyInts, Flags, Floats, Indices, Int64s
 from shoal.core.batch_limits import BatchLimits
 from shoal.core.errors import InputError
 from shoal.core.goodput import StepFit
@@ -130,25 +130,32 @@ def best_of_many(
 ) -> Floats:
     """The goodput of ``best`` (jobs × allocations) for many jobs over the same allocations.
 
-    Answers are kept: from one decision to the next only the jobs that report have other figures.
+    Answers are kept by job and allocation: from one decision to the next only the jobs that report have other figures,
+    and few allocations are new to a job.
     """
     count, apart = np.broadcast_arrays(np.asarray(gpus, np.int64), np.asarray(locality, np.int64))
-    where = (count.tobytes(), apart.tobytes())
-    keys = [(fit, limit, noise, *where) for fit, limit, noise in zip(fits, limits, noises.tolist(), strict=True)]
-    found = [_kept.get(key) for key in keys]
-    new = [i for i, row in enumerate(found) if row is None]
-    if new:
-        rows = _tuned([fits[i] for i in new], [limits[i] for i in new], noises[new], count, apart).goodput
-        if len(_kept) > _MOST_KEPT:
-            _kept.clear()
-        for i, row in zip(new, rows, strict=True):
-            found[i] = _kept[keys[i]] = row.copy()
-    return np.array(found).reshape(len(keys), len(count))
+    if len(_kept) > _MOST_KEPT:
+        _kept.clear()
+    places = list(zip(count.tolist(), apart.tolist(), strict=True))
+    every = set(places)
+    jobs = list(zip(fits, limits, noises.tolist(), strict=True))
+    known = [_kept.setdefault(job, {}) for job in jobs]
+    missing = [i for i, found in enumerate(known) if not found.keys() >= every]
+    if missing:
+        new = sorted({place for i in missing for place in every if place not in known[i]})
+        at = np.array(new, np.int64)
+        wanted = np.array([[place not in known[i] for place in new] for i in missing])
+        of = [fits[i] for i in missing], [limits[i] for i in missing], noises[missing]
+        rows = _tuned(*of, at[:, 0], at[:, 1], wanted).goodput.tolist()
+        for i, row in zip(missing, rows, strict=True):
+            known[i].update({place: rate for place, rate in zip(new, row, strict=True) if place not in known[i]})
+    return np.array([[found[place] for place in places] for found in known]).reshape(len(jobs), len(places))
 
 
-_kept: dict[tuple[StepFit, BatchLimits, float, bytes, bytes], Floats] = {}
+_kept: dict[tuple[StepFit, BatchLimits, float], dict[tuple[int, int], float]] = {}
+"""By job its goodput by GPUs and their distance."""
 _MOST_KEPT = 20_000
-"""Rows of goodputs that are kept, a few hundred bytes each."""
+"""Jobs whose goodputs are kept, a few kilobytes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +190,20 @@ class _Cells:
 
 
 def _tuned(
-    fits: Sequence[StepFit], limits: Sequence[BatchLimits], noises: Floats, gpus: AnyInts, locality: AnyInts
+    fits: Sequence[StepFit],
+    limits: Sequence[BatchLimits],
+    noises: Floats,
+    gpus: AnyInts,
+    locality: AnyInts,
+    wanted: Flags | None = None,
 ) -> Tuned:
+    """The best batch of every job on every allocation, or on the ``wanted`` ones (jobs × allocations)."""
     count, apart = np.broadcast_arrays(np.asarray(gpus, np.int64), np.asarray(locality, np.int64))
     cells = _cells(fits, limits, np.asarray(noises, np.float64), count, apart)
     goodput, local, accumulation = np.zeros((3, len(cells.gpus)))
     there, one_size = cells.gpus >= 1, cells.initial >= cells.most
+    if wanted is not None:
+        there &= wanted.ravel()
     kept, free = np.flatnonzero(there & one_size), np.flatnonzero(there & ~one_size)
     if len(kept):
         goodput[kept], local[kept], accumulation[kept] = _split(cells.take(kept))
