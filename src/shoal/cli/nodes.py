@@ -29,7 +29,7 @@ def nodes(client: "Client", as_json: bool) -> None:
 
 @nodes.command()
 @click.argument("names", nargs=-1, required=True, metavar="NODE…")
-@click.option("--reason", required=True, help="Why: shown by `shoal nodes` and `shoal why`.")
+@click.option("--reason", default="no reason given", help="Why: shown by `shoal nodes` and `shoal why`.")
 @cluster_options
 @json_option
 def drain(names: tuple[str, ...], reason: str, client: "Client", as_json: bool) -> None:
