@@ -41,6 +41,23 @@ def test_a_held_job_waits_until_it_is_released_and_names_its_holder(tmp_path: Pa
     assert replay_file(tmp_path / "home" / JOURNAL)[0].decisions > 0
 
 
+def test_what_an_administrator_holds_its_owner_cannot_release_also_after_a_restart(tmp_path: Path) -> None:
+    with opened(tmp_path, "gpu:1x1") as plane:
+        [id] = submit(plane, job(hold=True))
+        soon(lambda: state(plane, id) == "held")
+        plane.verbs.hold(id, None, "root").result(20)  # over the owner's own hold
+        assert plane.job(id, "ann").change == "an administrator's `shoal release` lets it start"
+        assert plane.job(id, None).change == "`shoal release` lets it start"
+    with opened(tmp_path, "gpu:1x1") as plane:
+        with pytest.raises(InputError, match="is held by the administrator root"):
+            plane.verbs.release(id, "ann", "ann")
+        plane.verbs.release(id, None, "root").result(20)
+        plane.verbs.hold(id, "ann", "ann").result(20)
+        plane.verbs.release(id, "ann", "ann").result(20)
+        obey(plane, "gpu-0")
+        soon(lambda: state(plane, id) == "running")
+
+
 def test_a_running_job_that_is_held_goes_on_and_is_not_started_again_once_it_stops(tmp_path: Path) -> None:
     with opened(tmp_path, "gpu:1x1") as plane:
         [id] = submit(plane, job())
@@ -48,6 +65,8 @@ def test_a_running_job_that_is_held_goes_on_and_is_not_started_again_once_it_sto
         soon(lambda: state(plane, id) == "running")
         plane.verbs.hold(id, None, "root").result(20)
         assert state(plane, id) == "running"
+        assert "; held by root since " in reason(plane, id)
+        assert reason(plane, id).endswith(": it does not start again once it stops until `shoal release`")
         plane.verbs.requeue(id, None, "root").result(20)
         stopped(plane, "gpu-0")
         soon(lambda: state(plane, id) == "held")

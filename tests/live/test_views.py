@@ -27,6 +27,7 @@ from shoal.live.kept_lengths import KeptLengths
 from shoal.live.page_rows import PageRows
 from shoal.live.time_words import ClockWords
 from shoal.live.training_figures import TrainingFigures
+from shoal.live.verdict_words import verdict_sentence
 from shoal.live.views import ClusterViews, LastDecision
 from shoal.perf.catalog import catalog
 from shoal.perf.model import ProfiledModel
@@ -342,6 +343,42 @@ def test_no_number_of_a_sentence_is_infinite_and_a_text_of_a_policy_has_clock_ti
     assert in_words("on trial until t = 1.5e+02 s").sentence(words) == f"on trial until {at(150.0)} (in 50 s)"
     assert Reason(reasons.LEASED, (inf,)).sentence(words).endswith("until a time that is not known yet")
     assert in_words("on trial until t = 150 s").sentence() == "on trial until t = 150 s"
+
+
+@pytest.mark.parametrize(
+    ("reason", "sentence"),
+    [
+        (
+            Reason(reasons.IN_TURN, ("attained service in GPU-seconds", 6.43309, 9000.0)),
+            "runs: its attained service is 6.4 GPU-seconds, and jobs with up to 2.5 GPU-hours go first",
+        ),
+        (
+            Reason(reasons.IN_TURN, ("remaining time in seconds", inf, inf)),
+            "runs: its remaining time is unknown, and jobs before it go first",
+        ),
+        (
+            Reason(reasons.OUTRANKED, ("remaining time in seconds", 7210.0, 240.0)),
+            "waits: its remaining time is 2 h; jobs with up to 4 min go first and take the GPUs",
+        ),
+        (
+            Reason(reasons.OUTRANKED, ("ratio", 0.5, 0.25)),
+            "waits: its ratio is 0.5; jobs with up to 0.25 go first and take the GPUs",
+        ),
+        (
+            Reason(reasons.HELD_UNSAVED, (1, 1, 2, 7300.0)),
+            "waits: needs 1 GPU; running jobs (1) keep 2 GPUs: stopping them would lose 2 h of run",
+        ),
+        (
+            Reason(reasons.TOO_LARGE, (9, 4)),
+            "cannot run: needs 9 GPUs of one kind; the most this cluster has is 4",
+        ),
+        (Reason(reasons.TOO_LARGE, (3, 2)), "waits for nodes: needs 3 GPUs of one kind; 2 of 4 can be used now"),
+        (Reason(reasons.TOO_LARGE, (1, 0)), "waits for nodes: needs 1 GPU; 0 of 4 can be used now"),
+    ],
+)
+def test_reasons_have_durations_for_people_and_say_when_nodes_are_away(reason: Reason, sentence: str) -> None:
+    cluster = parse_cluster("gpu:2x2")
+    assert verdict_sentence(reason, cluster, np.ones(1), ClockWords(EPOCH, 100.0)) == sentence
 
 
 def test_a_running_job_is_expected_to_end_within_a_spread_and_forecasts_of_starts_age() -> None:

@@ -291,6 +291,8 @@ class JobHeld:
     at: Seconds
     job: JobNumber
     by: str
+    admin: bool = False
+    """Whether only an administrator may release it."""
     urgent: ClassVar[bool] = True
 
 

@@ -198,13 +198,13 @@ FILLS = _T(45, "FILLS", "runs: it fits in {GPUs left over:,.0f} GPUs left over w
 KEPT_UNSAVED = _T(
     56,
     "KEPT_UNSAVED",
-    "keeps its {GPUs held:,.0f} GPUs: a stop would lose its last {seconds of run not saved:,.0f} s of run",
+    "keeps its {GPUs held:,.0f} GPUs: a stop would lose its last {seconds of run not saved:span} of run",
 )
 HELD_UNSAVED = _T(
     57,
     "HELD_UNSAVED",
     "waits: needs {GPUs it needs:,.0f} GPUs; running jobs ({jobs that may not be stopped:,.0f}) keep"
-    " {GPUs they hold:,.0f} GPUs: stopping them would lose {seconds of run not saved:,.0f} s of run",
+    " {GPUs they hold:,.0f} GPUs: stopping them would lose {seconds of run not saved:span} of run",
 )
 KEPT_FREE = _T(
     58,

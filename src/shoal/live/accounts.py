@@ -64,6 +64,7 @@ class Account:
     held_by: str = ""
     """The person who holds it, since ``held_since``; empty if none does."""
     held_since: Seconds = 0.0
+    held_by_admin: bool = False
     rate: float = 0.0
     done: float = 0.0
     done_at: Seconds = 0.0
@@ -112,7 +113,7 @@ class Account:
             return "its owner declared that it must not be stopped to make room"
         if self.spec.preemptible == "yes" or self.saves_when_warned:
             return ""
-        unsaved = f"{max(0.0, now - max(self.placed_at, self.saved_at or 0.0)):,.0f} s of its run"
+        unsaved = f"{span(max(0.0, now - max(self.placed_at, self.saved_at or 0.0)))} of its run"
         if self.saved_at is None:
             return f"it has not saved yet and is not stopped to make room, which would lose {unsaved}"
         return f"a stop would lose the last {unsaved}"
@@ -310,11 +311,11 @@ class Accounts:
                 account.state, account.held_until = JobState.PENDING, inf
                 account.history.append((event.at, "may be tried again" if account.starts else "may start"))
         elif isinstance(event, events.JobHeld):
-            account.held_by, account.held_since = event.by, event.at
+            account.held_by, account.held_since, account.held_by_admin = event.by, event.at, event.admin
             account.state = JobState.HELD if account.state is JobState.PENDING else account.state
             account.history.append((event.at, f"held by {event.by}"))
         elif isinstance(event, events.HoldLifted):
-            account.held_by = ""
+            account.held_by, account.held_by_admin = "", False
             account.history.append((event.at, f"released by {event.by}"))
         elif isinstance(event, events.PriorityChanged):
             account.spec = replace(account.spec, priority=event.priority)
@@ -388,7 +389,7 @@ class Accounts:
         account.bound = None
         if event.retry_in > 0:
             account.state, account.held_until = JobState.HELD, event.at + event.retry_in
-            what = f"{what}; to be tried again in {event.retry_in:,.3g} s"
+            what = f"{what}; to be tried again in {span(event.retry_in)}"
         account.history.append((event.at, what))
 
     def _lose(self, account: Account, progress: float) -> str:
@@ -397,7 +398,7 @@ class Accounts:
         lost = min(max(0.0, progress) / rate, held) if rate > 0 else 0.0
         account.lost_gpu_seconds += gpus * lost
         self.lost_gpu_seconds += gpus * lost
-        return f"; the last {lost:,.0f} s of its run are lost" if lost >= 1 else ""
+        return f"; the last {span(lost)} of its run are lost" if lost >= 1 else ""
 
     def _end(self, account: Account, state: JobState, at: Seconds, what: str) -> None:
         self._leave_seats(account, at)

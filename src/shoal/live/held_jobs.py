@@ -46,14 +46,18 @@ class HeldJobs:
             if job.on_hold:
                 self.waiting.hold(number, job.spec, seated=bool(job.gangs), timer=timer)
 
-    def hold(self, number: JobNumber, now: Seconds, by: str) -> list[Event]:
-        """Keep a job from being started until ``lift``; a running job is not stopped."""
+    def hold(self, number: JobNumber, now: Seconds, by: str, *, admin: bool = False) -> list[Event]:
+        """Keep a job from being started until ``lift``; a running job is not stopped.
+
+        The hold of an administrator takes the place of another's.
+        """
         job = self.jobs.get(number)
-        if job is None or job.over or job.on_hold:
+        if job is None or job.over or (job.on_hold and not admin):
             return []
-        job.on_hold = True
-        self.waiting.hold(number, job.spec, seated=bool(job.gangs), timer=number in self.releases)
-        return [JobHeld(now, number, by)]
+        if not job.on_hold:
+            job.on_hold = True
+            self.waiting.hold(number, job.spec, seated=bool(job.gangs), timer=number in self.releases)
+        return [JobHeld(now, number, by, admin)]
 
     def lift(self, number: JobNumber, now: Seconds, by: str) -> list[Event]:
         """End the hold of a job."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from shoal.core.units import JobId, JobNumber
+from shoal.core.units import JobId, JobNumber, TenantId
 from shoal.live.accounts import Account, Accounts
 from shoal.live.time_words import ClockWords
 
@@ -33,10 +33,20 @@ def why_held(account: Account, accounts: Accounts, words: ClockWords) -> str:
     return _waits(parts)
 
 
-def remedy_of(account: Account) -> str:
-    """Return what would let a held job start."""
+def running_hold(account: Account, words: ClockWords) -> str:
+    """Return a sentence part on the hold of a job that runs or is suspended; empty if nobody holds it."""
+    if not account.held_by:
+        return ""
+    again = "is not resumed" if account.bound is not None else "does not start again once it stops"
+    since = ClockWords(words.epoch).at(account.held_since)
+    return f"; held by {account.held_by} since {since}: it {again} until `shoal release`"
+
+
+def remedy_of(account: Account, tenant: TenantId | None = None) -> str:
+    """Return what would let a held job start, to a tenant, or to an administrator (None)."""
     if account.held_by:
-        return "`shoal release` lets it start"
+        whose = "an administrator's " if account.held_by_admin and tenant is not None else ""
+        return f"{whose}`shoal release` lets it start"
     if account.starts:
         return "`shoal logs` shows what it wrote before it died; `shoal cancel` ends the tries"
     return ""

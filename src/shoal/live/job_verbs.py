@@ -32,11 +32,14 @@ class JobVerbs:
     find: Callable[[JobId, TenantId | None], Account]
 
     def hold(self, job: JobId, tenant: TenantId | None, by: str) -> "Future[None]":
-        """Hold a job: it is not started until it is released; a running job is not stopped."""
+        """Hold a job: it is not started until it is released; a running job is not stopped.
+
+        Without a tenant it is an administrator who asks: then only an administrator may release the job.
+        """
         number = self._live(job, tenant).number
 
         def change(runs: RunRegistry, now: Seconds) -> None:
-            runs.events += runs.held.hold(number, now, by)
+            runs.events += runs.held.hold(number, now, by, admin=tenant is None)
 
         return self.backend.change(change)
 
@@ -45,6 +48,8 @@ class JobVerbs:
         account = self._live(job, tenant)
         if not account.held_by:
             raise InputError("job", job, "is not held; `shoal why` says what it waits for")
+        if account.held_by_admin and tenant is not None:
+            raise InputError("job", job, f"is held by the administrator {account.held_by}: ask them to release it")
 
         def change(runs: RunRegistry, now: Seconds) -> None:
             runs.events += runs.held.lift(account.number, now, by)

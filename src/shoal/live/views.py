@@ -14,20 +14,21 @@ from shoal.core.arrays import Flags, Floats
 from shoal.core.decision import Verdicts
 from shoal.core.lengths import LengthView
 from shoal.core.lifecycle import JobState
-from shoal.core.reasons import LEASED, NO_KIND, RETURNED, SET_ASIDE, TENANT_CAP, WIDER_THAN_CAP
+from shoal.core.reasons import NO_KIND, RETURNED, SET_ASIDE, TENANT_CAP, WIDER_THAN_CAP
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Topology
 from shoal.core.units import JobId, JobNumber, Seconds, TenantId, span
 from shoal.live.accounts import Account, Accounts
 from shoal.live.expected_end import expected_end, length_in_words, predicted
 from shoal.live.foreign_names import without_foreign_names
-from shoal.live.held_words import remedy_of, why_held
+from shoal.live.held_words import remedy_of, running_hold, why_held
 from shoal.live.holdings import Holdings
 from shoal.live.job_lists import WAITING, Listed
 from shoal.live.kept_lengths import KeptLengths
 from shoal.live.run_links import run_links
 from shoal.live.seat_history import spans_of
 from shoal.live.time_words import ClockWords
+from shoal.live.verdict_words import verdict_sentence
 from shoal.wire.messages import AcctRow, JobDetail, JobRow, Moment, NodeRow, StartForecast, TenantRow
 from shoal.wire.watch_messages import SeatRow
 
@@ -78,10 +79,8 @@ class LastDecision:
         at = self.snapshot.position_of(job)
         if at < 0:
             return None
-        reason = self.verdicts.reason(at)
-        if reason.template == LEASED and words.now is not None and float(reason.numbers[0]) <= words.now:
-            return f"keeps its GPUs: its lease ended at {words.at(float(reason.numbers[0]))} and no job has taken them"
-        return reason.sentence(words)
+        snapshot = self.snapshot
+        return verdict_sentence(self.verdicts.reason(at), snapshot.cluster, snapshot.columns.speeds[at], words)
 
     @property
     def lengths(self) -> LengthView | None:
@@ -233,10 +232,12 @@ class ClusterViews:
         )
 
     def _change(self, account: Account) -> str:
-        """Return what would let a waiting job run, naming nodes whose GPUs cannot be used and why."""
+        """Return what would let a waiting job run; names nodes whose GPUs cannot be used, and why."""
+        if account.state is JobState.HELD:
+            return remedy_of(account, self.tenant)
         remedy = self.last.remedy(account, self._placed(), self.now) if self.last is not None else ""
-        if not remedy or account.state is JobState.HELD:
-            return remedy
+        if not remedy:
+            return ""
         names = [node.name for node in self.topology.nodes]
         drained = [f"{names[node]} ({reason})" for node, reason in sorted(self.drained.items())]
         notes = ((node, self.engine_note(names[node])) for node in sorted(self.topology.down - self.topology.removed))
@@ -409,15 +410,17 @@ class ClusterViews:
             return f"{account.cause}, ends by {until}"
         if account.state is JobState.HELD:
             return self._without_foreign_names(why_held(account, self.accounts, words))
+        held = running_hold(account, words)
         sentence = self.last.sentence(account.number, words) if self.last is not None else None
         if account.state is JobState.SUSPENDED and account.bound is not None:
             where = ", ".join(self.topology.nodes[node].name for node in account.bound.nodes)
             since = words.at(account.suspended_at)
-            waits = "" if sentence is None or not sentence.startswith("waits") else f": {sentence}"
+            waits = "" if held or sentence is None or not sentence.startswith("waits") else f": {sentence}"
             return self._without_foreign_names(
-                f"suspended on {where} since {since}, to be resumed there; nothing of it is lost{waits}"
+                f"suspended on {where} since {since}, to be resumed there; nothing of it is lost{waits}{held}"
             )
-        return "waits: it has just been submitted" if sentence is None else self._without_foreign_names(sentence)
+        sentence = "waits: it has just been submitted" if sentence is None else sentence
+        return self._without_foreign_names(sentence + held)
 
     def _without_foreign_names(self, sentence: str) -> str:
         """Return the sentence without the names of other tenants' jobs."""

@@ -31,7 +31,9 @@ class Srsf:
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Serve jobs in ascending remaining GPU-seconds."""
-        return _ascending(snapshot, "remaining GPU-seconds", lambda columns: columns.remaining_seconds * columns.gpus)
+        return _ascending(
+            snapshot, "remaining service in GPU-seconds", lambda columns: columns.remaining_seconds * columns.gpus
+        )
 
 
 def _ascending(snapshot: Snapshot, name: str, key_of: Callable[[Columns], Floats]) -> Decision:

@@ -40,7 +40,7 @@ class SrsfE:
     def decide(self, snapshot: Snapshot) -> Decision:
         """Serve jobs in ascending remaining GPU-seconds, then divide the GPUs left over."""
         columns = snapshot.columns
-        return _with_leftovers(snapshot, "remaining GPU-seconds", columns.remaining_seconds * columns.gpus)
+        return _with_leftovers(snapshot, "remaining service in GPU-seconds", columns.remaining_seconds * columns.gpus)
 
 
 def _with_leftovers(snapshot: Snapshot, name: str, key: Floats) -> Decision:
