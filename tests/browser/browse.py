@@ -8,7 +8,6 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
@@ -396,10 +395,3 @@ def test_ten_thousand_jobs_are_a_short_document(open_page: Open, cluster: LiveCl
     expect(page.locator(".total")).to_have_text("2,000 jobs")
     page.locator(".scroll").evaluate("element => element.scrollTop = 1e9")
     expect(page.locator(".rows [aria-rowindex='2001']")).to_be_visible()
-
-
-def test_no_file_of_the_page_is_left_out_of_the_package() -> None:
-    from shoal.serve.web_files import web_files
-
-    folder = Path(__file__).parents[2] / "src" / "shoal" / "serve" / "web"
-    assert set(web_files()) == {path.name for path in folder.iterdir()}

@@ -1,6 +1,7 @@
 """The page is small, needs nothing from elsewhere, and no string can become a script in it."""
 
 import re
+from importlib import resources
 from typing import TYPE_CHECKING
 
 import pytest
@@ -61,11 +62,15 @@ def test_no_file_makes_html_of_strings_or_names_another_host(name: str) -> None:
 
 def test_every_file_that_the_page_names_is_there() -> None:
     for name, file in web_files().items():
-        text = file.plain.decode()
-        for named in re.findall(r'from "\./([\w.]+)"', text) + re.findall(r'"/web/([\w.]+)"', text):
+        for named in re.findall(r'"/web/([\w.]+)"', file.plain.decode()):
             assert named in web_files(), (name, named)
 
 
-def test_every_script_is_named_by_the_page_so_that_they_load_at_once() -> None:
-    named = set(re.findall(r'"/web/(\w+\.js)"', web_files()["index.html"].plain.decode()))
-    assert named == {name for name in web_files() if name.endswith(".js")}
+def test_the_page_loads_all_its_modules_by_one_request_and_its_style_by_another() -> None:
+    loaded = re.findall(r'(?:src|rel="stylesheet" href)="/web/([\w.]+)"', web_files()["index.html"].plain.decode())
+    assert sorted(loaded) == ["page.js", "style.css"]
+    script, folder = web_files()["page.js"].plain.decode(), resources.files("shoal.serve").joinpath("web")
+    modules = [entry.name.removesuffix(".js") for entry in folder.iterdir() if entry.name.endswith(".js")]
+    assert "main" in modules
+    for module in modules:
+        assert script.count(f"const ${module} = (() => {{\n") == 1, module

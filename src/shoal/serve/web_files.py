@@ -11,7 +11,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from shoal.report.bundle import bundle
+
 _MEDIA = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_SCRIPT = "page.js"
+"""All modules as one file: a request for each would be most of the time until the first view."""
 
 _POLICY = "; ".join(
     (
@@ -52,15 +56,16 @@ class WebFile:
 
 @cache
 def web_files() -> Mapping[str, WebFile]:
-    """Return the files of the page by name."""
-    found = {}
-    for entry in resources.files("shoal.serve").joinpath("web").iterdir():
-        media = _MEDIA.get(entry.name.rpartition(".")[2])
-        if media is not None:
-            plain = entry.read_bytes()
-            tag = f'"{hashlib.sha256(plain).hexdigest()[:16]}"'
-            found[entry.name] = WebFile(f"{media}; charset=utf-8", plain, gzip.compress(plain, 9, mtime=0), tag)
-    return found
+    """Return the files of the page by name, its modules as one script."""
+    entries = resources.files("shoal.serve").joinpath("web").iterdir()
+    contents = {entry.name: entry.read_bytes() for entry in entries if not entry.name.endswith(".js")}
+    contents[_SCRIPT] = bundle("main.js").encode()
+    return {name: _web_file(name, plain) for name, plain in contents.items()}
+
+
+def _web_file(name: str, plain: bytes) -> WebFile:
+    media, tag = _MEDIA[name.rpartition(".")[2]], hashlib.sha256(plain).hexdigest()[:16]
+    return WebFile(f"{media}; charset=utf-8", plain, gzip.compress(plain, 9, mtime=0), f'"{tag}"')
 
 
 @dataclass(frozen=True, slots=True)
