@@ -3,10 +3,12 @@
 Ended jobs move from memory to a table on disk, and are dropped after the retention, as are archived segments.
 """
 
+import ctypes
 import logging
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -106,6 +108,7 @@ class Compaction:
                 self._drop_old()
         except (OSError, sqlite3.Error, JournalError) as error:  # the next time drops them
             log.warning("old jobs or segments were not dropped", extra={"error": str(error)})
+        _give_back_memory()
         seconds = round(time.process_time() - began, 3)
         log.info("began a segment", extra={"ended": len(ended), "live": len(image.jobs), "cpu_seconds": seconds})
         return True
@@ -146,6 +149,12 @@ class Compaction:
             for file in old:
                 file.unlink()
             old.clear()
+
+
+def _give_back_memory() -> None:
+    """Let the C library return freed pages; it keeps them otherwise, and its heap grows a little with each segment."""
+    with suppress(OSError, AttributeError):  # not glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _begins(segment: Path) -> Seconds:

@@ -188,6 +188,7 @@ class ControlPlane:
             return False
         self._recorder.commit()
         if self.compaction.due() and self.compaction.run():
+            self._lists.forget_ended()
             self._loop.review_at, self._loop.verdict_codes = -inf, self._loop.verdict_codes[:0]
         self.policies.take(self._loop, self.scheduler, self._adopt)
         self._notify()
@@ -269,7 +270,7 @@ class ControlPlane:
         return JobVerbs(self.backend, self.accounts, self._lock, self.disk, self._account)
 
     def _taken(self, id: JobId) -> bool:
-        return id in self.accounts.numbers or self.compaction.ended.known(id)
+        return id in self.accounts.numbers or self.compaction.ended.ever_known(id)
 
     def cancel(self, job: JobId, tenant: TenantId | None, *, force: bool = False) -> "Future[None]":
         """Cancel a job; its ranks are warned and, after their grace or with ``force`` at once, killed."""

@@ -11,7 +11,7 @@ from shoal.core.units import JobId, Seconds, TenantId
 
 _MOST_TIMES = 500_000
 _MOST_MOVED = 2_000
-"""Decisions whose times, and whose moves, are kept; the latest."""
+"""Decisions whose times, and whose moves, are kept; the latest, and of times up to an eighth more for a while."""
 
 Move: TypeAlias = tuple[str, JobId, TenantId]
 """The verb of a command, its job, and the job's tenant."""
@@ -47,9 +47,9 @@ class DecisionLog:
         if found:
             self._moved.append(LoggedDecision(self.count, at, found))
         self._times.append(at)
-        if len(self._times) >= 2 * _MOST_TIMES:
-            del self._times[:_MOST_TIMES]
-            self._first += _MOST_TIMES
+        if (more := len(self._times) - _MOST_TIMES) >= _MOST_TIMES // 8:
+            del self._times[:more]
+            self._first += more
 
     @property
     def count(self) -> int:

@@ -105,6 +105,11 @@ class EndedJobs:
         """Return whether an ended job of this name is kept."""
         return bool(self._rows("SELECT 1 FROM ended WHERE id = ?", job))
 
+    def ever_known(self, job: JobId) -> bool:
+        """Return whether an ended job of this name is kept, or was dropped."""
+        query = "SELECT 1 FROM ended WHERE id = ? UNION ALL SELECT 1 FROM dropped WHERE id = ? LIMIT 1"
+        return bool(self._rows(query, job, job))
+
     def with_key(self, tenant: TenantId, key: str) -> JobId | None:
         """Return the ended job that a tenant submitted with this key; an empty key is none."""
         if not key:

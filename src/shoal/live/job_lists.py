@@ -95,6 +95,11 @@ class JobLists:
         with self.accounts_lock:
             return [(copy(account), position) for account, position in page]
 
+    def forget_ended(self) -> None:
+        """Drop the lists with ended jobs, some of which are no longer in memory."""
+        with self._lock:
+            self._lists = {key: made for key, made in self._lists.items() if not key[1]}
+
     def _listed(self, tenant: TenantId | None, ended: bool, forecasts: Mapping[JobId, StartForecast]) -> _Parts:
         with self._lock:
             version = self.accounts.changes[tenant]
