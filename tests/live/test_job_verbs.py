@@ -7,6 +7,7 @@ import pytest
 from tests.live.test_control_plane import job, obey, opened, soon, state, submit, sync
 from tests.refusals import refusal
 
+from shoal.core.errors import InputError
 from shoal.live.control_plane import ControlPlane, UnknownJob
 from shoal.live.home import JOURNAL
 from shoal.scenario.replay import replay_file
