@@ -34,7 +34,7 @@ def why_held(account: Account, accounts: Accounts, words: ClockWords) -> str:
 
 
 def running_hold(account: Account, words: ClockWords) -> str:
-    """Return a sentence part on the hold of a job that runs or is suspended; empty if nobody holds it."""
+    """Return a sentence part on the hold of a job that runs or is suspended; empty if it is not held."""
     if not account.held_by:
         return ""
     again = "is not resumed" if account.bound is not None else "does not start again once it stops"
