@@ -49,7 +49,7 @@ class KeeperMessage(msgspec.Struct, frozen=True):
 
     @property
     def outcome(self) -> tuple[bool, int, float, str]:
-        """Return the result of an order to suspend or resume: whether suspended, bytes, seconds, cause."""
+        """The result of an order to suspend or resume: whether suspended, bytes, seconds, cause."""
         return self.event in ("suspended", "waiting"), self.bytes, self.seconds, self.cause
 
 

@@ -35,6 +35,9 @@ _MOST_NEAR = 1000
 _PATIENCE_SECONDS = 60.0
 """Seconds that a command which follows something waits for an unreachable server: a restart takes a few."""
 
+_PAUSE_SECONDS = 1.0
+"""Seconds between two of its tries."""
+
 
 class NoCluster(ShoalError):
     """No cluster is named and none was started here."""
@@ -175,7 +178,7 @@ def _unknown_job(error: InputError | Refused) -> bool:
     return error.field in ("job", "id") if isinstance(error, InputError) else error.status == 404
 
 
-def retrying(ask: Callable[[], _T], *, on_retry: Callable[[str], None] = warn, pause_seconds: float = 1.0) -> _T:
+def retrying(ask: Callable[[], _T], *, on_retry: Callable[[str], None] = warn) -> _T:
     """Call ``ask`` until the server answers, for up to a minute; ``on_retry`` gets the first error's text."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     first = True
@@ -188,4 +191,4 @@ def retrying(ask: Callable[[], _T], *, on_retry: Callable[[str], None] = warn, p
             if first:
                 on_retry(f"{error} (trying again)")
             first = False
-            time.sleep(pause_seconds)
+            time.sleep(_PAUSE_SECONDS)

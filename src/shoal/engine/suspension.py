@@ -98,7 +98,7 @@ def _seat(state: "State", job: int, run: SuspendedRun, at: float) -> None:
 
 
 def suspended(state: "State", event: JobSuspended) -> None:
-    """Fold the end of a suspension; or that a run which was to be resumed is still suspended."""
+    """Fold the end of a suspension, or the news that a run which was to be resumed is still suspended."""
     slot = state._jobs.current_slot(event)
     now = state._jobs.state[slot] if slot >= 0 else -1
     if now == _STARTING and event.cause:

@@ -34,7 +34,7 @@ class Members:
 
     @property
     def away(self) -> frozenset[int]:
-        """Return the nodes that have an index but are not in the cluster: they are retired or removed."""
+        """The nodes that have an index but are not in the cluster: they are retired or removed."""
         return self.backend.topology.removed.union(self.retired)
 
     @property

@@ -134,7 +134,7 @@ def valuation_rows(left: Floats) -> Rows:
 
 
 def row_seconds(rows: Rows, limit: int) -> Floats:
-    """Seconds by number of GPUs up to ``limit``: the last row with no more GPUs; below the first row in proportion."""
+    """Return seconds by number of GPUs up to ``limit``, by the last row with no more GPUs; fewer GPUs in proportion."""
     first, seconds = rows[0]
     left = np.full(limit + 1, np.inf)
     below = np.arange(1, min(first, limit + 1))

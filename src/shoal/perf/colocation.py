@@ -37,11 +37,7 @@ _MOST_FINGERPRINTS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Completed row of one type: by reference, the fraction the type keeps, and the fraction the reference keeps.
-
-    ``references`` are the other types, ascending. ``nearness`` has positions in ``references``, nearest row first;
-    equal distances keep the order of the references.
-    """
+    """Completed row of a type: by reference, the fraction that the type keeps, and that the reference keeps."""
 
     references: Indices
     kept: Floats
@@ -49,7 +45,7 @@ class Fingerprint:
     nearness: Indices
 
     def likeness(self, partner: int) -> int | None:
-        """The nearest reference other than the partner, whose own figures must not be used; None without any."""
+        """Return the nearest reference except the partner, whose own figures must not be used; None without any."""
         near = self.references[self.nearness]
         near = near[near != partner]
         return int(near[0]) if len(near) else None

@@ -229,7 +229,7 @@ class FitProblem:
         return StepFit(compute, node, network, rack, gamma, most_local, gpus, nodes, error)
 
     def errors(self, at: Floats) -> tuple[Floats, Floats]:
-        """Log errors of passes and steps (and of the tie-breaker), and their derivatives; one row per parameter vector.
+        """Return log errors of passes and steps (and of the tie-breaker), with derivatives; a row per parameter vector.
 
         With w the share of T_sync^γ in the sum, the derivatives of log T by log T_pass, log T_sync and 1/γ are 1 − w, w
         and the entropy of w.
@@ -265,7 +265,7 @@ class FitProblem:
 
 
 def _nonnegative_weights(columns: Floats, seconds: Floats) -> Floats:
-    """Non-negative weights of one or two columns with the least relative error to ``seconds``, one row per problem."""
+    """Return non-negative weights of the columns with the least relative error to ``seconds``, a row per problem."""
     relative = columns.T / seconds[:, None, :]
     sums, squares = relative.sum(axis=2), (relative**2).sum(axis=2)
     alone = sums / squares
@@ -312,7 +312,7 @@ def _search(problem: FitProblem, at: Floats) -> tuple[Floats, float]:
 
 
 def _step(at: Floats, hessian: Floats, gradient: Floats, damping: Floats, least: Floats, most: Floats) -> Floats:
-    """Marquardt's step for each start; a parameter without effect, or at a bound it would leave, stays."""
+    """Return Marquardt's step for each start; a parameter without effect, or at a bound it would leave, stays."""
     size = np.sqrt(np.diagonal(hessian, axis1=1, axis2=2))
     free = (size > 0) & ~((at <= least) & (gradient > 0)) & ~((at >= most) & (gradient < 0))
     unit = np.divide(1.0, size, out=np.zeros_like(size), where=free)

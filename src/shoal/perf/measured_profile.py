@@ -67,13 +67,13 @@ class StepTable:
         return found
 
     def packed(self, gpus: int, locality: Locality) -> Seats:
-        """Seats of this many GPUs on as few nodes as hold them, but on two at least where they are apart."""
+        """Return seats of this many GPUs on the fewest nodes that hold them, on at least two where they are apart."""
         most = self.node_gpus if locality is Locality.SAME_NODE else min(self.node_gpus, max(gpus - 1, 1))
         whole, rest = divmod(gpus, most)
         return (*((rest,) if rest else ()), *([most] * whole))
 
     def least_seconds(self, gpus: int, local: Floats) -> tuple[Floats, Floats]:
-        """By samples on each GPU the least seconds of a pass, and of a step, on any seats of this many GPUs at all."""
+        """Return, by samples on each GPU, the least seconds of a pass and of a step on any seats of this many GPUs."""
         samples = np.maximum(local, self.least_local)
         found = [_all_along(curve, samples) for seats, curve in self._curves.items() if sum(seats) == gpus]
         for nodes in range(-(-gpus // self.node_gpus), min(gpus, self._most_nodes) + 1):
@@ -296,7 +296,7 @@ class MeasuredProfile:
         return batch / (taken.step + added * taken.passing) * self._mean_efficiency(batch)
 
     def _mean_efficiency(self, batch: int) -> float:
-        """Harmonic mean over the training: total work over samples per second times this is the run time."""
+        """Return the harmonic mean over the training: run time = total work / (samples per second × this)."""
         lengths = np.diff(self.noise.ends, prepend=0.0)
         noise = np.array([self.noise.at(epoch, batch) for epoch in range(len(lengths))])
         cost = (noise + batch) / (noise + self.initial_batch)

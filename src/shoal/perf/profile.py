@@ -274,7 +274,7 @@ class ScalingProfile:
         return tuple(self.initial_batch << n for n in range((self.max_batch // self.initial_batch).bit_length()))
 
     def efficiency(self, batch_size: int) -> float:
-        """Effective samples per sample, as the harmonic mean over the whole training; never above 1.
+        """Return effective samples per sample, as the harmonic mean over the whole training; never above 1.
 
         Total work divided by samples per second times this is the run time at a constant batch size.
         """

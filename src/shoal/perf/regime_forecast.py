@@ -112,7 +112,7 @@ def forecast(snapshot: Snapshot, job: JobView, rule: str = "restatement", noise:
 
 
 def sizes(spec: JobSpec) -> tuple[int, ...]:
-    """The batch sizes that the owner's rule may scale to, in its order; without rule or limits the declared one."""
+    """Return the batch sizes that the owner's rule may scale to, in its order; without a rule the declared one."""
     own, limits = spec.batch_size or 0, spec.limits
     if spec.adaptation is None or limits is None or limits.most <= limits.initial:
         return (own,)
@@ -184,7 +184,7 @@ def _runnable(split: Split, known: Mapping[int, float]) -> Split:
 
 
 def _rates(snapshot: Snapshot, job: JobView, wanted: Iterable[int]) -> tuple[Mapping[int, float], float | None]:
-    """By batch size: the rate of the requested gang on its best kind; and the measured rate over the model's."""
+    """Return, by batch size, the rate of the requested gang on its best kind; and the ratio of measured to model's."""
     spec, perf = job.spec, snapshot.perf
     modelled = {size: perf.speeds(spec, size or None).tolist() for size in wanted}
     best = max(map(max, modelled.values()), default=0.0) if snapshot.cluster.kinds else 0.0

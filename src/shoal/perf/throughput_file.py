@@ -109,7 +109,7 @@ def _all_keys(rates: Rates) -> Iterator[tuple[str, Key]]:
 def _pairs(
     file: Mapping[str, Mapping[str, Mapping[str, object]]], keys: Mapping[str, Mapping[str, Key]], where: str
 ) -> Iterator[tuple[tuple[TypeKey, TypeKey], float]]:
-    """Fractions that each of two types keeps beside the other on one GPU; the V100, yielded last, overrides others."""
+    """Yield the fractions that two types keep beside each other on one GPU; the V100's come last, overriding others."""
     for kind in sorted((k for k in file if not k.endswith(_SPREAD)), key=lambda k: k == _PREFERRED_FOR_PAIRS):
         table = file[kind]
         for text, entry in table.items():

@@ -93,7 +93,7 @@ def serve(
 
 
 def prefer_kind(snapshot: Snapshot, kinds: NDArray[np.signedinteger]) -> Floats:
-    """Preferences (jobs × kinds) that rank the kind given by job (−1: none) first and the others by speed."""
+    """Return preferences (jobs × kinds) that rank the given kind of each job (−1: none) first, the others by speed."""
     preferences = snapshot.columns.speeds.copy()
     named = np.flatnonzero(kinds >= 0)
     preferences[named, kinds[named]] = inf
@@ -238,7 +238,7 @@ def explained(
 
 
 def infeasible_refusals(snapshot: Snapshot, gpus: Int32s) -> Mapping[int, Verdict]:
-    """By position, a refusal for each job that was granted nothing and could not run here even alone."""
+    """Return a refusal, by position, for each job that was granted nothing and could not run here even alone."""
     if snapshot.all_possible:
         return {}
     cluster, columns = snapshot.cluster, snapshot.columns
@@ -270,7 +270,7 @@ def round_end(now: Seconds, seconds: Seconds) -> Seconds:
 
 
 def current_round(snapshot: Snapshot, seconds: Seconds) -> tuple[Seconds, Flags]:
-    """The end of the round, for a policy that carries it, and by job whether it keeps its GPUs until then.
+    """Return the end of the round, for a policy that carries it, and by job whether it keeps its GPUs until then.
 
     Where the carried round is over, or none is carried, a new one begins and no job keeps anything.
     """

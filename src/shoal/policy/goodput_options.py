@@ -142,7 +142,7 @@ def joined_report(snapshot: Snapshot, i: int, memory: bool) -> GoodputReport | N
 
 
 def _most(snapshot: Snapshot, reports: Mapping[int, GoodputReport | None]) -> Indices:
-    """By job: the most GPUs it may get: no more than it can use, and at most twice the most it was measured on."""
+    """Return, by job, the most GPUs it may get: what it can use, and at most twice the most it was measured on."""
     most = snapshot.columns.max_gpus.astype(np.intp)
     for i, report in reports.items():
         most[i] = most_explored(snapshot.specs[i], report)
@@ -252,7 +252,7 @@ def _fill_adaptive(
 
 
 def kind_fit(snapshot: Snapshot, i: int, kind: int, report: GoodputReport, aware: bool) -> StepFit:
-    """The fit for a kind; without one, or unless ``aware``, that of the kind with the most GPUs measured."""
+    """Return the fit for a kind; without one, or unless ``aware``, that of the kind measured on the most GPUs."""
     fits, names = dict(report.fits), snapshot.cluster.kinds
     if aware and names[kind] in fits:
         return fits[names[kind]]
@@ -282,7 +282,7 @@ def _fill_others(snapshot: Snapshot, kind: int, block: _Block) -> None:
 def _stays(
     snapshot: Snapshot, blocks: Sequence[_Block], reports: Mapping[int, GoodputReport | None], aware: bool
 ) -> tuple[Floats, Indices, Indices, Sequence[Seats | None]]:
-    """By job: the rate on the seats it holds (0 without any), their number of GPUs, their kind, and the seats."""
+    """Return, by job, the rate on the seats it holds (0 without any), their number of GPUs, their kind, the seats."""
     columns, count = snapshot.columns, len(snapshot.columns)
     rates, gpus, kinds = np.zeros(count), np.ones(count, dtype=np.intp), np.zeros(count, dtype=np.intp)
     seats: list[Seats | None] = [None] * count
@@ -337,7 +337,7 @@ def node_units(cluster: Topology) -> Sequence[Mapping[int, int]]:
 
 
 def _fair(snapshot: Snapshot, blocks: Sequence[_Block], share: int) -> Floats:
-    """The best rate within a fair share, averaged over the kinds that a job can use, weighted by their GPUs.
+    """Return the best rate within a fair share, as the mean over the usable kinds, weighted by their GPUs.
 
     A gang that needs more than the share has its rate in proportion, as if it took turns.
     """

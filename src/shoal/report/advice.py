@@ -136,7 +136,7 @@ class Draws:
         )
 
 
-def draw_days(eligible: Floats, seed: int = 0) -> Draws:
+def draw_days(eligible: Floats) -> Draws:
     """Return bootstrap draws of whole days, or of 24 equal intervals if the history is shorter than ten days."""
     span = float(eligible.max()) + 1.0
     seconds = DAY if span >= 10 * DAY else span / 24
@@ -145,7 +145,7 @@ def draw_days(eligible: Floats, seed: int = 0) -> Draws:
     if len(np.unique(unit)) < _FEWEST_UNITS:
         return Draws(unit, np.zeros((0, units)), seconds, 0)
     block = max(1, round(units ** (1 / 3)))
-    rng = np.random.default_rng([seed, 17])
+    rng = np.random.default_rng([0, 17])
     starts = rng.integers(units, size=(_DRAWS, -(-units // block)))
     drawn = ((starts[:, :, None] + np.arange(block)) % units).reshape(_DRAWS, -1)[:, :units]
     counts = np.zeros((_DRAWS, units))

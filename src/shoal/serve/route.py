@@ -92,7 +92,7 @@ class Call:
 
     @property
     def caller(self) -> str:
-        """Return the name that limits count under: a tenant's for all its tokens together, else the token's own."""
+        """The name that limits count under: a tenant's for all its tokens together, else the token's own."""
         return f"tenant {self.holder.tenant}" if self.holder.role == "user" else f"token {self.holder.name}"
 
 

@@ -103,7 +103,7 @@ class Bill:
 
     @property
     def node_hours(self) -> float:
-        """Return the sum of the hours of all nodes."""
+        """The sum of the hours of all nodes."""
         return sum(r.until - r.since for r in self.rentals) / 3600.0
 
     @property

@@ -72,7 +72,7 @@ class Packer:
     # ── seats by moving others ─────────────────────────────────────────────────────────────────────────────────
 
     def _seats_by_moving(self, units: int) -> Seats | None:
-        """Seats after moving other gangs elsewhere; else, for a wide gang, parts of nodes that no gang spans."""
+        """Return seats after moving other gangs away or, if wide, parts of nodes that no gang spans; else None."""
         if units <= self.widest:
             return self._cleared_node(units)
         seats = self._cleared_nodes(units)

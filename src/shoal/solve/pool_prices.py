@@ -39,7 +39,7 @@ class PoolOptions:
 def clearing_prices(
     options: Sequence[PoolOptions], rows: int, capacity: Sequence[int], highest: float, tolerance: float
 ) -> Floats:
-    """By pool the price of a unit; at ``highest`` nothing is asked. ``options`` are by pool."""
+    """Return the price of a unit in each pool; at ``highest`` no row asks for any. ``options`` are by pool."""
     prices = np.zeros(len(options))
     if highest <= 0.0:
         return prices
@@ -122,7 +122,7 @@ class _Demand:
         return fits
 
     def _asked(self, price: float) -> Floats:
-        """By row the units of its best option at this price, the first of equals; 0 where it has as much elsewhere."""
+        """Return, by row, the units of its best option at this price, of equals the first; 0 if another is as good."""
         asked = np.zeros(len(self._low))
         net = self._worth - price * self._units
         able = (net > self._others).nonzero()[0]

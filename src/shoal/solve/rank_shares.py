@@ -77,7 +77,7 @@ _FEW_CURVES = 200
 def _certain(
     speedups: Sequence[Sequence[float]], weights: Sequence[float], fewest: Sequence[int], budget: int
 ) -> tuple[list[int], float]:
-    """Units that are given before the budget becomes scarce, by job; and a bid below which few are given after that.
+    """Return the units given before the budget becomes scarce, by job, and a bid below which few are given later.
 
     A job's units are given in the order of the lowest bid passed on the way to each. Those above a level whose total is
     within the budget are given whatever the order; jobs that share a curve (one object) are counted together.

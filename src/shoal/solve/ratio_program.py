@@ -123,7 +123,7 @@ def _newton(held: Floored, x: Floats, gain: Floats, cost: Floats) -> tuple[float
 
 
 def _most_on_face(session: LpSession, gain: Floats, net: Floats, vertex: Vertex) -> Vertex:
-    """The most gain among the optima of ``net``: by complementary slackness any optimal prices mark them all."""
+    """Return the most gain among the optima of ``net``, which any optimal prices mark by complementary slackness."""
     worth = session.worth(net, vertex.prices)
     scale = float(np.abs(net).max())
     losing = np.flatnonzero(worth < -_TIED * scale)
@@ -133,7 +133,7 @@ def _most_on_face(session: LpSession, gain: Floats, net: Floats, vertex: Vertex)
 
 
 def _least_cost(activities: Activities, held: Floored, cost: Floats) -> float:
-    """A cost no feasible point goes below: every floor at its cheapest, both members of a pair paid for by one."""
+    """Return a cost below every feasible one: each floor at its cheapest, both members of a pair paid for by one."""
     activity, group, speed = activities.members()
     per_step = np.full(len(activities.counts), np.inf)
     np.minimum.at(per_step, group, cost[activity] / np.maximum(speed, _TINY))

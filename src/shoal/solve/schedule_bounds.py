@@ -238,8 +238,10 @@ def _first_prices(jobs: LeastTimes, kinds: Floats, sizes: Floats, speed: float) 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Work:
-    """What jobs gain by working at given prices, by job and slot, and after the last slot; and by job, slot and kind
-    the parts of their work done."""
+    """The gains of jobs from working at given prices, and the work they do.
+
+    Gains are by job and slot, and after the last slot; parts of the work done are by job, slot and kind.
+    """
 
     gain: Floats
     after: Floats
@@ -247,7 +249,7 @@ class _Work:
 
     @classmethod
     def of(cls, jobs: LeastTimes, slots: SlotPrices, times: Floats) -> "_Work":
-        """By job and slot, at least the integral of max_k (c − t − a_k π_k)⁺ / p_k.
+        """Return at least the integral of max_k (c − t − a_k π_k)⁺ / p_k, by job and slot.
 
         It is exact where one kind is the best of the whole slot: the best at its begin, and the last to pay. Elsewhere
         it is the least of the trapezoid rule and the sum over kinds.
@@ -285,7 +287,7 @@ def _nets(jobs: LeastTimes, slots: SlotPrices, times: Floats) -> tuple[list[Floa
 
 
 def _fitted(jobs: LeastTimes, slots: SlotPrices, times: Floats, steps: int) -> tuple[Floats, _Work]:
-    """Times c at which the work that each job does at these prices is about all of its work, by Newton's method."""
+    """Return times c at which each job does about all of its work at these prices, by Newton's method."""
     most = 8.0 * float((slots.ends - slots.begins).mean())
     work = _Work.of(jobs, slots, times)
     for _ in range(steps):
@@ -297,7 +299,7 @@ def _fitted(jobs: LeastTimes, slots: SlotPrices, times: Floats, steps: int) -> t
 
 
 def _ascended(jobs: LeastTimes, slots: SlotPrices) -> tuple[SlotPrices, Floats]:
-    """Better prices, and the times that go with them: steps of ascent in which the price follows the demand."""
+    """Return better prices, and the times that go with them, by steps of ascent: the price follows the demand."""
     times = jobs.release + jobs.shortest + _dearest(jobs, slots)
     times, work = _fitted(jobs, slots, times, _LAST)
     best, best_times, highest = slots, times, priced_bound(jobs, slots, times)
@@ -328,7 +330,7 @@ def _ascended(jobs: LeastTimes, slots: SlotPrices) -> tuple[SlotPrices, Floats]:
 
 
 def _dearest(jobs: LeastTimes, slots: SlotPrices) -> Floats:
-    """By job what its work would cost at the median price: a start for the times."""
+    """Return what each job's work would cost at the median price, as a start for the times."""
     typical = np.median(slots.prices, axis=1)
     with np.errstate(invalid="ignore"):
         cost: Floats = np.where(np.isfinite(jobs.area), jobs.area * typical, np.inf).min(axis=1)

@@ -98,13 +98,13 @@ def shared_max_min(classes: JobClasses, demands: Floats, *, water_filling: bool 
     return _judged(found, float(reached.min()) if len(reached) else 0.0, levels.bound, levels.solved, levels.gap)
 
 
-def shared_makespan(classes: JobClasses, steps: Floats, *, water_filling: bool = False) -> SharedShares:
+def shared_makespan(classes: JobClasses, steps: Floats) -> SharedShares:
     """The shares with the least makespan, max over jobs of steps / throughput; the bound is a lower one.
 
-    Jobs that can run nowhere are left out. What is left over goes as in `shared_max_min`; steps are seldom equal, so
-    there are about as many levels to fill as jobs, and 1,000 unlike jobs take seconds.
+    Jobs that can run nowhere are left out. What is left over goes where it adds most, as in `shared_max_min` without
+    ``water_filling``.
     """
-    found = shared_max_min(classes, checked_weights("steps", steps, len(classes.kinds)), water_filling=water_filling)
+    found = shared_max_min(classes, checked_weights("steps", steps, len(classes.kinds)), water_filling=False)
     if found.status == "unsolved" or found.objective <= 0:
         return replace(found, objective=0.0, bound=0.0)
     return replace(found, objective=1.0 / found.objective, bound=1.0 / found.bound)
@@ -159,7 +159,7 @@ def shared_shortest(classes: JobClasses, steps: Floats) -> SharedShares:
 
 
 def _risen(classes: JobClasses, path: Path, unit: Floats, keys: list[Floats], *, water_filling: bool) -> SharedShares:
-    """The shares of levels raised along a path; jobs of equal ``keys`` have equal levels everywhere on it."""
+    """Return the shares of levels raised along a path; jobs of equal ``keys`` have equal levels all along it."""
     groups = grouped(classes, *keys)
     example = np.array([jobs[0] for jobs in groups.jobs], dtype=np.intp)
     rise = LevelRise(groups.activities, _GroupPath(path, groups.of_job, example, unit))

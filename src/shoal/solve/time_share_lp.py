@@ -126,7 +126,7 @@ class Activities:
         return np.bincount(group, heads[activity] * x[activity], minlength=len(self.counts)).astype(np.float64)
 
     def program(self) -> Program:
-        """The constraints as a program: a row of time for each group, of GPUs for each type, then the limits."""
+        """Return the program of the constraints: a row of time per group, a row of GPUs per type, then the limits."""
         activity, group, _ = self.members()
         heads = np.where(self.first == self.second, 2.0, 1.0)
         groups, types, limits = len(self.counts), len(self.capacity), self.limits
@@ -184,7 +184,7 @@ class Activities:
 
 @dataclass(frozen=True, slots=True)
 class Floored:
-    """A session that keeps every floor that can be kept, and what had to be given up.
+    """A session that keeps every floor that can be kept, with the floors that were given up.
 
     ``kept`` is the throughput each job of a group is sure of; ``unattainable`` names the groups whose floor is above
     their top speed; ``start`` is a feasible point (`None` without floors).

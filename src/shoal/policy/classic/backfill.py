@@ -87,7 +87,7 @@ class Backfill:
 
 @dataclass(slots=True)
 class _Plan:
-    """GPUs and kinds given so far, GPUs left by kind, and by kind the reservation of the first job that waits."""
+    """GPUs and kinds given so far, the GPUs left by kind, and the reservation of each kind's first waiting job."""
 
     now: float
     ends: Floats

@@ -37,7 +37,7 @@ class Drf:
         check_round(self.round)
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """Verdicts of the filling, reviewed at the end of the round if a job waits. Carries that end."""
+        """Decide the verdicts of the filling, reviewed at the end of the round if a job waits; the carry is its end."""
         columns = snapshot.columns
         end, kept = current_round(snapshot, self.round)
         filling = _Filling.of(snapshot, kept)
@@ -112,7 +112,7 @@ class _Filling:
             heapq.heappush(heap, (self._share(tenant), service, n, tenant))
 
     def shares(self) -> Floats:
-        """By job: its tenant's share before it was served, or at the end of the filling."""
+        """Return, by job, its tenant's share before it was served; for other jobs that at the end of the filling."""
         final = np.array([self._share(t) if self.weight[t] else 0.0 for t in range(len(self.used))])
         shares: Floats = final[self.snapshot.columns.tenant]
         shares[list(self.at_turn)] = list(self.at_turn.values())

@@ -91,7 +91,7 @@ def _order(attained: Floats, keeping: Flags, line: Flags) -> Indices:
 
 
 def _migrated(snapshot: Snapshot, served: Served, hosts: list[int]) -> Served:
-    """The same jobs served, some of those that run alone moved to a faster kind with free GPUs."""
+    """Return the same jobs served, with some that run alone moved to a faster kind with free GPUs."""
     columns, granted = snapshot.columns, served.gpus > 0
     if served.kinds is None or not served.free:
         return served

@@ -88,7 +88,7 @@ class GandivaFair:
 
 
 def _advanced(snapshot: Snapshot, before: _Passes | None, tickets: Floats) -> Floats:
-    """Each job's pass now; without a carry, as if it had always had its present tickets."""
+    """Return each job's pass now; without a carry, as if the job had always had its present tickets."""
     columns = snapshot.columns
     if before is None or not len(before.rows):
         return columns.attained / tickets

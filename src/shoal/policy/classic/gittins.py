@@ -37,7 +37,7 @@ _TUNING = GittinsTuning()
 
 
 def gittins_index(ages: Floats, survival: Floats) -> Floats:
-    """The index at each age but the last, for sizes that survive to ``ages`` with these probabilities.
+    """Return the index at each age but the last; sizes survive to ``ages`` with the probabilities ``survival``.
 
     Ages ascend, probabilities are positive and never rise. Between two ages the hazard is taken as constant, so an
     exponential distribution gets its rate back at every age, and one of falling hazard its hazard.

@@ -88,7 +88,7 @@ class Isolated:
         return Decision(verdicts, self._review(snapshot, granted, share, owed, end), carry)
 
     def _review(self, snapshot: Snapshot, granted: Flags, share: Floats, owed: Floats, end: Seconds) -> Seconds:
-        """The next round end that can change a verdict: none if all have their gangs, later if no job earned a turn."""
+        """Return the next round end that can change a verdict: infinity if all have gangs, later if none has a turn."""
         gang, able = snapshot.columns.gpus, share > 0
         if (granted | ~able).all() and (share[able] == gang[able]).all():
             return inf

@@ -48,7 +48,7 @@ class Mst:
         check_round(self.round)
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """Verdicts for that set, reviewed at the end of the round if a job waits. Carries that end."""
+        """Decide verdicts for that set, reviewed at the end of the round if a job waits; the carry is that end."""
         columns = snapshot.columns
         end, kept = current_round(snapshot, self.round)
         density = self._density(snapshot)

@@ -94,7 +94,7 @@ class Ossp:
         return np.array(best.starts)
 
     def _longest(self, seconds: Floats, gpus: Int32s, capacity: int, running: Flags, due: bool) -> Floats:
-        """Start times with the longest first; those of waiting jobs are estimates from the work ahead of them."""
+        """Return start times, the longest job first; those of waiting jobs are estimated from the work before them."""
         bound = lower_bound(seconds.tolist(), gpus.tolist(), capacity)
         # A running job counts as a round longer, so that equal jobs do not alternate at the cost of restarts.
         needs = seconds + self.round * running

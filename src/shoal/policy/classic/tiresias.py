@@ -29,7 +29,7 @@ from shoal.policy.carried_rows import match_rows
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _TiresiasCarry:
-    """By job: service and run time at the last promotion, and since when it has waited (infinity: it does not)."""
+    """By job: service and run time at the last promotion, and the time since which it waits (infinity: not at all)."""
 
     rows: Indices
     service: Floats
@@ -76,7 +76,7 @@ class Tiresias:
         return Decision(verdicts, review_at, carry and _with_waits(carry, snapshot, granted))
 
     def _promoted(self, snapshot: Snapshot) -> tuple[_TiresiasCarry, Floats, Floats]:
-        """The carry after promotions at this time, service since each job's last, and when its wait ends in one."""
+        """Return the carry after promotions, the service since each job's last, and when its wait earns the next."""
         columns, count = snapshot.columns, len(snapshot.columns)
         service, run, idle = np.zeros(count), np.zeros(count), np.full(count, np.inf)
         before = snapshot.carry

@@ -30,7 +30,7 @@ class Admitted:
         return np.fromiter(self.curves, dtype=np.intp, count=len(self.curves))
 
     def rates(self, jobs: Indices, gpus: Indices) -> Floats:
-        """The rates of elastic jobs on their kind, a row of numbers of GPUs for each; constant beyond their most."""
+        """Return the rates of elastic jobs on their kind at ``gpus``, a row for each job; constant beyond its most."""
         index = self.table.index[jobs, self.kinds[jobs]]
         most = self.table.lengths[index] - 1
         return self.table.joined[self.table.begins[index][:, None] + np.minimum(gpus, most[:, None])]

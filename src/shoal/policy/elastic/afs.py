@@ -61,7 +61,7 @@ class AfsL:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _TurnCarry:
-    """The curves, and by job the whole units of time executed, if a job waited at the last decision."""
+    """The curves, and the whole units of time that each job had executed if a job waited at the last decision."""
 
     table: CurveTable
     units: Floats | None

@@ -40,7 +40,7 @@ class CurveTable:
 
 
 def curve_table(snapshot: Snapshot, before: object | None, *, rigid: bool = False) -> CurveTable:
-    """The curves of a snapshot's elastic jobs, with ``rigid`` of all; ``before`` is the last table, if it is one."""
+    """Return the curves of a snapshot's elastic jobs, with ``rigid`` of all jobs; ``before`` is an earlier table."""
     columns, names = snapshot.columns, snapshot.cluster.kinds
     basis = np.stack([columns.batch_size, columns.measured, columns.gpus, columns.min_gpus, columns.max_gpus])
     index = np.full((len(columns), len(names)), -1, dtype=np.int32)

@@ -54,7 +54,7 @@ class ReviewCarry:
 def by_marginal_gain(
     snapshot: Snapshot, admitted: Admitted, worth: Callable[[Indices, Floats], Floats], holding: float
 ) -> Verdicts:
-    """Verdicts after giving the free GPUs, one by one, to the elastic job whose ``worth`` rises most by one more.
+    """Return verdicts after each free GPU went to the elastic job whose ``worth`` rises most by one more.
 
     ``worth(jobs, rates)`` is the worth of these rates, a row for each of the jobs; it must not fall where a rate rises.
     ``holding`` is the factor on the gain of GPUs that a job holds already.

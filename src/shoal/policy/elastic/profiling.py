@@ -36,7 +36,7 @@ class LearnedCurves:
 
 
 def learned_curves(snapshot: Snapshot, admitted: Admitted) -> LearnedCurves:
-    """Curves from measurements; the admitted jobs unchanged where the speed model knows the curves beforehand."""
+    """Return curves from measurements, or the admitted jobs as they are if the speed model knows their curves."""
     if not admitted.curves or not _only_measures(snapshot, admitted):
         return LearnedCurves(admitted, {}, open=False)
     curves, trials, unmeasured = dict[int, Floats](), dict[int, int](), False
@@ -63,7 +63,7 @@ def _only_measures(snapshot: Snapshot, admitted: Admitted) -> bool:
 
 
 def _seen(snapshot: Snapshot, i: int, kind: int) -> dict[int, float]:
-    """By number of GPUs of a kind: the rate last measured at the job's present batch size."""
+    """Return, by number of GPUs of a kind, the rate last measured at the job's present batch size."""
     size = snapshot.jobs.at(i).batch_size or 0
     found: dict[int, float] = {}
     for m in snapshot.measurements(i):

@@ -59,7 +59,7 @@ class Rank:
             raise ValueError("restart must be a finite number of seconds, at least 0")
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """Shares by rank; by goodput, and reviewed every interval, where a job may adapt its batch size."""
+        """Decide shares by rank or, where a job may adapt its batch size, by goodput with a review every interval."""
         if any(map(adapts, snapshot.specs)):
             return self._by_goodput(snapshot)
         table = curve_table(snapshot, snapshot.carry, rigid=True)
@@ -96,6 +96,6 @@ class Rank:
 
 
 def _speedup(curve: Floats, fewest: int) -> list[float]:
-    """The curve over the rate of one GPU, taken as the average of the fewest GPUs that the job runs on."""
+    """Return the curve over the rate of one GPU, which is the mean rate per GPU on the fewest the job runs on."""
     speedup: list[float] = (curve * (fewest / max(float(curve[fewest]), 1e-300))).tolist()
     return speedup

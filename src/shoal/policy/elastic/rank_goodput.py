@@ -118,7 +118,7 @@ def _by_levels(snapshot: Snapshot, found: GoodputOptions, left: Floats) -> Weigh
 
 
 def _ranks(key: Floats) -> Floats:
-    """Ranks from 1 for the least key; of equal jobs the last to arrive is first."""
+    """Return ranks from 1 for the least key; of equal jobs the last to arrive is first."""
     order = np.lexsort((-np.arange(len(key)), key))
     places = np.empty(len(key))
     places[order] = np.arange(1, len(key) + 1)

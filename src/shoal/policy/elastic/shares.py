@@ -93,7 +93,7 @@ def _packed(
 
 
 def explain(snapshot: Snapshot, admitted: Admitted, gpus: Int32s, name: str, key: Floats) -> Verdicts:
-    """Verdicts for shares that grew from each job's fewest GPUs, given in ascending ``key`` (called ``name``)."""
+    """Return verdicts for shares that grew from each job's fewest GPUs, in ascending ``key`` (called ``name``)."""
     last, more = np.zeros(len(gpus)), np.zeros(len(gpus))
     codes = np.where(gpus > 0, FITS.code, NO_ROOM.code)
     grown = [i for i in np.flatnonzero(gpus > admitted.low).tolist() if i in admitted.curves]

@@ -86,7 +86,7 @@ class _Branch:
     named: dict[str, "_Branch"] = field(default_factory=dict)
 
     def at(self, tenant: str) -> "_Branch":
-        """The branch of a tenant, added where it is not there yet; this one for the name ""."""
+        """Return the branch of a tenant, adding it if needed; this branch itself for the name ""."""
         branch = self
         for name in tenant.split("/") if tenant else ():
             if name not in branch.named:

@@ -8,7 +8,7 @@ from shoal.solve.job_classes import JobClasses
 
 
 def job_classes(snapshot: Snapshot, rows: Indices, speeds: Floats, gangs: Floats, capacity: Floats) -> JobClasses:
-    """Classes by model, batch size, gang and speeds, and every two classes of one gang that gain by sharing GPUs.
+    """Return classes by model, batch size, gang and speeds, and the pairs of equal gangs that gain by sharing GPUs.
 
     The performance model says which part of its speed each of two jobs keeps, the same on every kind of GPU.
     """

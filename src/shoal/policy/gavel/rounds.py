@@ -116,7 +116,7 @@ def next_round(
     nodes: Sequence[Sequence[int]] = (),
     window_ago: Indices | None = None,
 ) -> Indices:
-    """By job the cell it runs in, ``NONE`` if it waits, for a round of ``span`` (in rounds; less than 1 if cut short).
+    """Return, by job, the cell it runs in (``NONE``: it waits) in a round of ``span`` rounds, below 1 if cut short.
 
     ``owed`` is by cell, in rounds, and ``recent`` the part of it from the last ``TUNING.window`` − 1 rounds.
     ``runs_now`` marks the cells that run now. With ``idle`` GPUs may stay free rather than run a job ahead of its
@@ -250,7 +250,7 @@ def _exchange(cells: Cells, urgency: Floats, chosen: Indices, free: list[int], m
 
 
 def exchanged(row: Indices, kind: Indices, worth: Floats, taken: Indices, free: list[int]) -> Indices:
-    """The assignment of the largest worth, reached from ``taken`` by moving rows: each row's option, or ``NONE``.
+    """Return the assignment of the largest worth, as each row's option or ``NONE``, by moving rows from ``taken``.
 
     Option o belongs to ``row[o]`` and needs one seat of ``kind[o]``; ``taken`` is by row, ``free`` the seats left by
     kind. With few kinds no matrix of rows by seats is needed: the best move between every two kinds makes a tiny graph
@@ -312,7 +312,7 @@ class _Moves:
         return gain
 
     def best(self) -> tuple[list[float], list[int]]:
-        """By pair of nodes, a · nodes + b, the largest gain of a move from a to b, and the last such move."""
+        """Return, by pair of nodes (a · nodes + b), the largest gain of a move from a to b, and that move."""
         gains, who = [-inf] * len(self._heaps), [NONE] * len(self._heaps)
         for pair, heap in enumerate(self._heaps):
             origin = pair // self._nodes

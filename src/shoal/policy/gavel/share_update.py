@@ -44,7 +44,7 @@ class ShareRule(Protocol):
 def problem_of(
     snapshot: Snapshot, rows: Indices, *, aware: bool = True, round: Seconds = 0.0, before: Floats | None = None
 ) -> ShareProblem:
-    """The problem of these jobs of a snapshot, by position in ascending order; ``isolated`` is left at 0.
+    """Return the problem of these jobs of a snapshot, by position in ascending order; ``isolated`` is left at 0.
 
     A job's steps are its work left, at least a second's worth. Where the work is not known they take as long as the
     longest known, or an hour, and its deadline does not count. If any kind has no price above 0, all cost 1.

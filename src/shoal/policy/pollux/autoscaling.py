@@ -102,7 +102,7 @@ class GoodputRule:
             raise ValueError("ideal must be node or gpu")
 
     def step(self, job: ScalingCurve) -> int:
-        """The index of the size whose goodput is nearest to ``to`` of the ideal; the largest of equals."""
+        """Return the index of the size whose goodput is nearest to ``to`` of the ideal; of equals the largest."""
         each = job.rates / job.sizes
         share = each / each[job.node if self.ideal == "node" else 0]
         if not (job.growing or share[job.at] > self.above):

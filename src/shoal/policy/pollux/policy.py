@@ -107,7 +107,7 @@ class Pollux:
         return due
 
     def allotment(self, snapshot: Snapshot) -> tuple[GoodputOptions, AllotmentOptions, Allotment]:
-        """The options, the same with their worth, and the choice among them with a bound on the best one."""
+        """Return the options, the options with their worth, and the choice among them with a bound on the best."""
         genetic = self.search == "genetic"
         found = goodput_options(
             snapshot,
@@ -138,7 +138,7 @@ class Pollux:
         return max(floor, self.tuning.steepest ** (1.0 / self.p)) if self.p < 0 else floor
 
     def _worth(self, snapshot: Snapshot, found: GoodputOptions) -> Floats:
-        """By job and option: what it adds to the sum under the power mean, compared with no GPUs; at least 0."""
+        """Return, by job and option, what it adds to the sum under the power mean over no GPUs, at least 0."""
         speedups = found.speedups * _reallocation(snapshot, self.restart)[:, None]
         speedups[:, STAY] = found.speedups[:, STAY]
         floor = self._floor(found)

@@ -125,7 +125,7 @@ def table_prospects(snapshot: Snapshot, table: RateTable, rates: Floats) -> Pros
 
 
 def _rates_within(snapshot: Snapshot, table: RateTable, rates: Floats, share: Floats) -> Floats:
-    """By job its best rate within its share, averaged over the kinds it can use, weighted by their GPUs."""
+    """Return, by job, its best rate within its share: the mean over the kinds it can use, weighted by their GPUs."""
     fewest = snapshot.columns.min_gpus.astype(np.float64)
     within = np.where(table.gpus <= np.maximum(share, fewest)[:, None], rates, 0.0)
     total, weight = np.zeros(len(fewest)), np.zeros(len(fewest))
@@ -140,7 +140,7 @@ def _rates_within(snapshot: Snapshot, table: RateTable, rates: Floats, share: Fl
 
 
 def _shares(snapshot: Snapshot, traits: Int32s) -> tuple[float, Floats | None]:
-    """The even share of a claimant, in whole GPUs, and by job its promised share; None where all have the even one."""
+    """Return the even share of a claimant, in whole GPUs, and each job's promised share; None if all are even."""
     columns, total = snapshot.columns, float(snapshot.cluster.total_gpus)
     together, weight = _claimants(snapshot, traits), columns.weight
     count = len(columns) if together is None else int(together.max()) + 1

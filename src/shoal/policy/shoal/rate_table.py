@@ -60,7 +60,7 @@ class _Kinds:
         return np.where(sizes <= self.node_size[kind], int(Locality.SAME_NODE), self.far[kind])
 
     def first_columns(self, flexible: bool) -> list[int]:
-        """By kind, its first column: that of the gang asked for; without ``flexible`` jobs a kind has no other."""
+        """Return, by kind, its first column, for the gang asked for; without ``flexible`` jobs a kind has no other."""
         widths = [2 + len(sizes) if flexible else 1 for sizes in self.sizes]
         return [1 + sum(widths[:k]) for k in range(len(widths))]
 

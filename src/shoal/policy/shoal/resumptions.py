@@ -17,7 +17,7 @@ from shoal.solve.node_packing import Seats
 
 @dataclass(frozen=True, slots=True)
 class Resumptions:
-    """By suspended job its verdict; and by kind, the GPUs of each node that are left to all other jobs."""
+    """The verdict of each suspended job, and, by kind, the GPUs of each node that are left to all other jobs."""
 
     verdicts: Mapping[int, Verdict]
     node_units: list[dict[int, int]]

@@ -30,7 +30,7 @@ class WindowPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JobForecasts:
-    """By admission number: a job's forecast, valid while its progress, batch size and measurements are these.
+    """By admission number: a job's forecast, valid while its progress, batch size and measurements stay the same.
 
     ``seconds`` is the predicted run time left and ``optimistic`` that at its fastest known rate, both with the
     requested gang; ``whole`` is all its work, done and to do; ``gained[n]`` the work done by n more rounds.

@@ -130,7 +130,7 @@ class Shockwave:
         return Decision(verdicts, early if now < early else ends, carry)
 
     def _planned(self, snapshot: Snapshot, carry: ShockwaveCarry, inside: bool) -> ShockwaveCarry:
-        """The carry with the plan to follow now, forecasts of all jobs, and the next plan if it is time for it."""
+        """Return the carry with the plan to follow now, forecasts of all jobs, and, if it is due, the next plan."""
         force, next_plan = carry.plan, carry.next_plan
         if not inside and next_plan is not None:
             force, next_plan = next_plan, None
@@ -201,7 +201,7 @@ class Shockwave:
         return WindowDraft(runs, rank, kinds, tuple(windows), objective)
 
     def _horizon(self, jobs: WindowJobs, capacity: Sequence[int], kinds: Int8s, pace: Floats) -> int:
-        """Rounds to plan: no more than the makespan of the live jobs, or its level would force nothing."""
+        """Return the rounds to plan: at most the makespan of the live jobs, or its level would force nothing."""
         able = kinds >= 0
         alone = jobs.known.optimistic[able] / pace[able]
         areas = np.bincount(kinds[able], alone * jobs.gpus[able], len(capacity))
@@ -221,9 +221,9 @@ class Shockwave:
 
 
 def _serve_round(snapshot: Snapshot, plan: WindowPlan, turn: int, inside: bool) -> tuple[Int32s, Int8s | None]:
-    """GPUs by job and, with several kinds, their kind: planned jobs, then waiting jobs that fit, in the plan's order.
+    """Return GPUs by job and, with several kinds, their kind: planned jobs first, then waiting ones that fit.
 
-    Inside a round running jobs keep their GPUs before all others.
+    Both are in the plan's order. Inside a round running jobs keep their GPUs before all others.
     """
     columns = snapshot.columns
     at, known = match_rows(plan.rows, columns.rows)

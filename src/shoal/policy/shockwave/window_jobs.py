@@ -64,7 +64,7 @@ def assign_kinds(jobs: WindowJobs, capacity: Sequence[int], order: Indices, movi
 
 
 def predicted_rho(age: Floats, ran: Floats, left: Floats, contention: Floats | float) -> Floats:
-    """By job the ρ at its end if it ran from now on at its fastest; times in seconds, ``contention`` jobs per GPU."""
+    """Return, by job, ρ at its end if it runs from now on at its fastest; seconds, ``contention`` is jobs per GPU."""
     alone = np.maximum(ran + left, 1e-9)
     rho: Floats = (age + left) / (alone * np.maximum(contention, 1.0))
     return np.maximum(rho, 1e-9)

@@ -62,7 +62,7 @@ class AppAgent:
 
     @cached_property
     def fastest(self) -> float:
-        """Return the seconds until it completes with all GPUs it can use in each phase, however wide a later one."""
+        """The seconds until it completes with all GPUs it can use in each phase, however wide a later one."""
         if self.own_seconds is not None or not self.ahead:
             return float(self.left[-1])
         return float(self._phase_seconds[-1]) + sum(_alone(phase, self.capacity) for phase in self.ahead)
@@ -73,7 +73,7 @@ class AppAgent:
 
     @cached_property
     def sizes(self) -> Int64s:
-        """The numbers of GPUs beyond those it keeps that it can use without rest, from 0."""
+        """The numbers of further GPUs, beside those it keeps, that it can use without any left over, from 0."""
         return np.append(0, self.use.sizes(self.held) - self.held)
 
     @cached_property
@@ -82,18 +82,18 @@ class AppAgent:
         return min(self.use.beyond(0), default=0)
 
     def rho(self, gpus: int) -> float:
-        """ρ with ``gpus`` in all, on as few machines as possible; with none, ``nothing`` times ρ of its fewest."""
+        """Return ρ with ``gpus`` in all, on few machines; without any, ``nothing`` times ρ of its fewest."""
         if not gpus:
             return self.nothing * self.rho(self.least)
         return (self.elapsed + float(self.left[gpus])) / self.ideal
 
     def rhos(self, gpus: Int64s, slower: Floats) -> list[float]:
-        """ρ with each of these numbers of GPUs, ``slower`` times slower than on as few machines as possible."""
+        """Return ρ with each of these numbers of GPUs, ``slower`` times slower than on as few machines as possible."""
         rhos: list[float] = ((self.elapsed + self.left[gpus] * slower) / self.ideal).tolist()
         return rhos
 
     def bid(self, offer: GpuOffer) -> Bid:
-        """A bid with a row for every number of GPUs it could use, as near together as the offer allows at best."""
+        """Return a bid with a row for every number of GPUs it could use, as near together as the offer allows."""
         near = _nearest(self.use, self.held, self.node, self.slowdown, offer.gpus, offer.block, offer.rack)
         rows = map(Row, near.sizes[1:], near.levels, self.rhos(near.gpus, near.slower))
         return Bid(self.app, (Row(0, Level.SLOT, self.rho(self.held)), *rows), near.sizes)
@@ -120,7 +120,7 @@ class AppAgent:
         return Bid(self.app, (Row(0, Level.SLOT, self.rho(self.held)), *rows), tuple(sizes.tolist()))
 
     def with_errors(self, work: float, slowdown: float) -> "AppAgent":
-        """The agent, wrong by these fractions about its work and about its slowdown by distance."""
+        """Return the agent with its work and its slowdown by distance misjudged by these fractions."""
         works, *ahead = (
             tuple(replace(w, seconds=w.seconds * (1.0 + work)) for w in phase) for phase in (self.works, *self.ahead)
         )
@@ -166,7 +166,7 @@ def divided(gpus: int, gpu_ranges: Sequence[tuple[int, int]], running: Int64s) -
 
 
 def _evenly(gpus: int, gpu_ranges: Sequence[tuple[int, int]], running: Int64s) -> Int64s:
-    """The fewest of each job, in order as far as GPUs suffice, and the rest shared evenly among these jobs."""
+    """Return the fewest GPUs of each job, in order as far as they suffice, and the rest evenly among these jobs."""
     low, high, left = np.zeros(len(gpu_ranges), dtype=np.int32), np.zeros(len(gpu_ranges), dtype=np.int32), gpus
     for i, (least, most) in enumerate(gpu_ranges):
         if least <= left:
@@ -190,7 +190,7 @@ def _slower(slowdown: Slowdown, levels: Int64s, widest: Int64s, node: int) -> Fl
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Nearest:
-    """The GPUs of an offer that an app can use, by the further GPUs it would get (``sizes``, from 0).
+    """The GPUs of an offer that an app can use, by its number of further GPUs (``sizes``, from 0).
 
     For all sizes but the first: the GPUs in all, the best level, and the slowdown there.
     """
@@ -223,7 +223,7 @@ def _doubling(sizes: Int64s) -> list[int]:
 
 
 def _bundle(offer: GpuOffer, first: tuple[int, str, int], gpus: int) -> Seats:
-    """GPUs of a machine, then of that of its rack with the most free, then of any other."""
+    """Return GPUs of a machine, then of the machine of its rack with the most free GPUs, then of any other."""
     others = sorted((m for m in offer.free if m != first), key=lambda m: (m[1] != first[1], -m[2], m[0]))
     seats: list[tuple[int, int]] = []
     for node, _, free in (first, *others):

@@ -77,7 +77,7 @@ class Apps:
 
     @cached_property
     def histories(self) -> dict[int, AppHistory]:
-        """The history of each app, brought up to now; named apps without live jobs stay, for more may arrive."""
+        """Each app's history up to now; a named app without live jobs stays, since it may get more."""
         now, columns = self.snapshot.now, self.snapshot.columns
         departed = self.before.departed(columns.rows, now)
         histories = {app: past for app, past in self.before.apps.items() if past.named or app in self.members}
@@ -96,7 +96,7 @@ class Apps:
         return histories
 
     def _new(self, app: int) -> AppHistory:
-        """The history of a new app; before its first snapshot as many apps as now are assumed to have been live."""
+        """Return the history of a new app; before its first snapshot as many apps as now are assumed live."""
         jobs = self.members[app]
         named = self.snapshot.specs[int(jobs[0])].app is not None
         waited = self.admission.waited(app)
@@ -155,7 +155,7 @@ class Apps:
         return self.snapshot.columns.done * self.unit
 
     def _fraction_left(self, app: int) -> float:
-        """The fraction of the work left at the app's own bid that is left now."""
+        """Return the fraction now left of the work that was left at the app's own bid."""
         bid = self.histories[app].own_bid
         return self._rest(self.members[app]) / bid[1] if bid is not None else 1.0
 
@@ -173,7 +173,7 @@ class Apps:
         return known
 
     def _contention(self, past: AppHistory, rest: Seconds) -> float:
-        """The average number of live apps over the life of an app that has ``rest`` seconds to go on its own.
+        """Return the average number of live apps over the life of an app that has ``rest`` seconds left on its own.
 
         The present number of live apps is assumed to stay until then. By the past alone, an app that arrived when few
         were live would count as badly off until its end, though from now on it shares with as many as all others.
@@ -183,7 +183,7 @@ class Apps:
 
     @cached_property
     def _single_jobs(self) -> dict[int, int]:
-        """By app with a single job, no later phases and no own bid: the position of the job."""
+        """The position of the only job of each app that has one job, no later phases and no own bid."""
         specs, bids = self.snapshot.specs, self.snapshot.bids
         sole = {app: jobs.item(0) for app, jobs in self.members.items() if len(jobs) == 1}
         return {app: i for app, i in sole.items() if not specs[i].ahead and app not in bids}
@@ -213,7 +213,7 @@ class Apps:
         return min(range(len(self.snapshot.cluster.kinds)), key=cost)
 
     def _gpu_seconds(self, jobs: Int64s, kind: int) -> float:
-        """GPU-seconds left of jobs on a kind, of those that can have the gang they ask for there."""
+        """Return the GPU-seconds left on a kind of those jobs that can have the gang they ask for there."""
         columns = self.snapshot.columns
         speed = columns.speeds[jobs, kind]
         able = speed > 0
@@ -284,7 +284,7 @@ class Apps:
         return usable(gpu_ranges, min(self.snapshot.cluster.capacity[kind], sum([most for _, most in gpu_ranges])))
 
     def work(self, i: int, kind: int) -> Work:
-        """The work left of a job on a kind it can run on; GPUs that do not make it faster do not count."""
+        """Return the work left of a job on a kind it can run on; GPUs that do not make it faster are left out."""
         least, most = self.gpu_range(i, kind)
         curve = self._known(i, kind).curve
         seconds = np.full(len(curve), np.inf)
@@ -373,7 +373,7 @@ class Apps:
                 yield m, *self._expected(i, m, nearest[m.kind, m.gpus, m.batch_size])
 
     def _expected(self, i: int, seen: Measurement, nearest: Measurement) -> tuple[float, Level]:
-        """The measured rate of as many GPUs nearer together, or else the rate expected on as few nodes as possible."""
+        """Return the measured rate of as many GPUs nearer together, or else the expected one on the fewest nodes."""
         if nearest.locality < seen.locality:
             return nearest.rate, level_of(nearest.gpus, nearest.locality)
         cluster = self.snapshot.cluster

@@ -39,7 +39,7 @@ class Arbiter:
     rounding: str
 
     def invited(self, reports: Sequence[AppReport], live: int) -> frozenset[int]:
-        """The bidders: of the apps that could use more, those with the highest ρ, 1 − f of all ``live`` apps (≥ 1)."""
+        """Return the bidders: of apps that could use more GPUs those of highest ρ, 1 − f of ``live``, at least 1."""
         count = max(1, ceil((1.0 - self.f) * live - 1e-9))
         worst = sorted(reports, key=lambda report: -report.rho)
         return frozenset(report.app for report in worst[:count])
@@ -47,7 +47,7 @@ class Arbiter:
     def settle(
         self, offer: GpuOffer, bids: Sequence[Bid], others: Sequence[AppReport], rng: np.random.Generator
     ) -> Settlement:
-        """Awards to the bidders; what their payments leave goes at random to the ``others``, then to the bidders.
+        """Make the awards to the bidders; what their payments leave goes at random to ``others``, then to the bidders.
 
         So no GPU is idle that some app can use.
         """
@@ -69,7 +69,7 @@ class Arbiter:
 
 
 def auction(offer: GpuOffer, bids: Sequence[Bid]) -> AuctionOutcome:
-    """The rows of the bids with the largest product of 1/ρ, and the fraction of it that each bidder keeps."""
+    """Return the rows of the bids with the largest product of 1/ρ, and the fraction that each bidder keeps."""
     return _by_machines(offer, bids) if _name_machines(bids) else _by_counts(offer, bids)
 
 

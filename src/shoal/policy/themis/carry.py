@@ -75,7 +75,7 @@ class GpuRanges:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WorkEstimate:
-    """An app's remaining ``works`` and the ``seconds`` they take side by side by number of GPUs, with their inputs.
+    """An app's remaining ``works``, the ``seconds`` they take side by side by number of GPUs, and their inputs.
 
     The inputs are the work left of each job, its rates, and how the jobs use GPUs.
     """

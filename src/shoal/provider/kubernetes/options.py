@@ -72,7 +72,7 @@ class KubernetesOptions:
 
     @property
     def namespaces(self) -> list[str]:
-        """Return all namespaces in which Shoal may create pods."""
+        """All namespaces in which Shoal may create pods."""
         places = (self.place,) if self.tenants is None else (self.place, *self.tenants.values())
         return sorted({place.namespace for place in places})
 

@@ -196,7 +196,7 @@ class SlurmProvider:
 
     @property
     def _prefix(self) -> str:
-        """Return the beginning of the names of this folder's jobs."""
+        """The beginning of the names of this folder's jobs."""
         return f"shoal-{hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:8]}-"
 
     def _ours(self, words: Sequence[str]) -> list[Seen]:

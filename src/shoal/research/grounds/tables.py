@@ -45,7 +45,7 @@ class GroundComparison:
 
     @property
     def shortest(self) -> str:
-        """Return the policy other than the judged one with the lowest makespan."""
+        """The policy other than the judged one with the lowest makespan."""
         return self._best("makespan")
 
     def logs(self, metric: str, policy: str) -> list[float]:

@@ -54,7 +54,7 @@ def equal_share_speed(speeds: Floats, capacity: Floats) -> Floats:
 
 
 def isolated_speed(speeds: Floats, gangs: Floats, capacity: Floats) -> Floats:
-    """The speed of each row on its n-th part of every type, its time fractions scaled down where they exceed one."""
+    """Return the speed of each row on its n-th part of every type; time fractions above one in all are scaled down."""
     shares = capacity / (len(speeds) * gangs[:, None])
     shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1.0)
     speed: Floats = (speeds * shares).sum(axis=1)
@@ -124,7 +124,7 @@ def hierarchical(
     *,
     prefer: Floats | None = None,
 ) -> Filling:
-    """The water-filled shares of a tree of any depth; ``weights`` are the rows' own under fair nodes (default 1).
+    """Return the water-filled shares of a tree of any depth; ``weights`` are the rows' under fair nodes (default 1).
 
     Every row appears in the tree once. The objective is the least sum of levels per weight among the root's children.
     """
@@ -201,7 +201,7 @@ def _certificate_error(found: Filled) -> float:
 
 
 def _usable(speeds: Floats, gangs: Floats, capacity: Floats) -> Floats:
-    """The speeds with 0 where a gang does not fit; `InputError` for shapes and values that are not a problem."""
+    """Return the speeds with 0 where a gang does not fit; `InputError` for shapes and values that make no problem."""
     rows, types = speeds.shape
     if gangs.shape != (rows,) or capacity.shape != (types,):
         raise InputError("speeds", speeds.shape, f"with {len(gangs)} gangs and {len(capacity)} capacities")

@@ -103,7 +103,7 @@ class _Pool:
         return bool((self._open & (self._speeds[self.active] > 0).any(axis=0)).any())
 
     def search(self) -> tuple[StageSearch, Indices]:
-        """The next stage and its types: the open ones, and those that frozen rows could still trade."""
+        """Return the next stage and its types: the open ones, and closed ones that frozen rows could still trade."""
         self._slack += STEP
         self._open &= (self._speeds[self.active] > 0).any(axis=0)
         traded = np.ptp(self._menu.shares, axis=0) > 0 if len(self._menu) else np.zeros_like(self._open)

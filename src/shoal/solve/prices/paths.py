@@ -202,7 +202,10 @@ class _TreeClimb:
 
 
 class _Stopped:
-    """One depth with its stops: under fair nodes, by rising r = stop/w, budgets break at Σ_{<k} stop + r_k Σ_{≥k} w."""
+    """One depth of a tree with its stops.
+
+    Under a fair node, with children by rising r = stop/w, budgets break at Σ_{<k} stop + r_k Σ_{≥k} w.
+    """
 
     __slots__ = ("_before", "_begin", "_breaks", "_prefix", "_split", "_tail", "_total", "floor", "stop")
 

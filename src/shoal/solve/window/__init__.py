@@ -95,7 +95,7 @@ def plan(
 
 
 def _best_level(ladder: Ladder, price: float, least: float) -> tuple[float, RoundCounts]:
-    """The best makespan level, of those a whole number of rounds below the longest gang's, with its counts."""
+    """Return the best makespan level, a whole number of rounds below the longest gang's, with its counts."""
     claims = ladder.claims
     longest = float(claims.left.max(initial=0.0))
     # At price 0 no level is forced: the bounds of several may be equal though their plans are not.
@@ -145,7 +145,7 @@ def _packs_well(claims: Claims, capacity: int) -> bool:
 
 
 def _by_packing(ladder: Ladder, capacity: int, level: float, climb: RoundCounts, best: Window) -> Window:
-    """The better of ``best`` and the counts of most worth laid out widest first, the rest filled by a knapsack."""
+    """Return the better of ``best`` and the counts of most worth, laid out widest first and filled by a knapsack."""
     claims, forced = ladder.claims, ladder.claims.forced(level)
     for counts in (climb.counts, eased(claims, ladder.envelope, climb.counts, forced, ladder.capacity)):
         other = packed(claims, ladder.envelope, counts, forced, capacity)
@@ -194,7 +194,7 @@ def _seated(
 
 
 def _better(claims: Claims, one: Window, other: Window) -> Window:
-    """The plan of the lower level; at equal levels that of more welfare, with the lower bound of both."""
+    """Return the plan of the lower level or, at equal levels, of more welfare, with the lower bound of both."""
     if one.level != other.level:
         return min(one, other, key=lambda window: window.level)
     more = other if other.welfare > one.welfare else one
@@ -229,7 +229,7 @@ def _without(
     least: float | None,
     early: bool,
 ) -> Window:
-    """The plan of the gangs that fit; the others' worth of no rounds is added."""
+    """Return the plan of the gangs that fit; the worth of no rounds for the others is added."""
     kept = np.flatnonzero(~wide)
     place = np.cumsum(~wide) - 1
     rest = Claims(claims.widths[kept], claims.worth[kept], claims.left[kept])

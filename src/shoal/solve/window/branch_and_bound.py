@@ -67,7 +67,7 @@ def _program(classes: Classes, patterns: Int64s, steps: list[tuple[int, Floats]]
 
 
 def _open(steps: Floats, price: float, slack: float) -> tuple[int, Floats]:
-    """The number of steps that every better plan takes, and the steps after them that it may take."""
+    """Return the number of steps that every better plan takes, and the further steps that it may take."""
     above = int(np.searchsorted(-steps, -price))
     without = np.cumsum((steps[:above] - price)[::-1])
     below = np.cumsum(price - steps[above:])
@@ -100,7 +100,7 @@ def _near(classes: Classes, price: Floats, slack: float) -> Int64s | None:
 
 
 def _ahead(classes: Classes, price: Floats) -> list[list[float]]:
-    """By class and number of GPUs: the cost of the dearest seats of this class and later ones on that many GPUs."""
+    """Return, by class and GPUs, the cost of the dearest seats of this class and later ones on that many GPUs."""
     best = np.zeros(classes.capacity + 1)
     tables = [best.tolist()]
     for s in reversed(range(len(price))):

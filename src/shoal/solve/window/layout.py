@@ -37,7 +37,7 @@ class Layout:
 
 
 def ranked(widths: Int32s, counts: Int32s, promised: Int32s, capacity: int, rounds: int, order: Indices) -> Layout:
-    """The layout by first fit in ``order``, round by round, gangs that need every round left for their promise first.
+    """Return the layout by first fit in ``order``, round by round; gangs that need every round left go first.
 
     A count may come out short where gangs do not divide the cluster, or where it exceeds what was promised.
     """
@@ -91,7 +91,7 @@ def packed(claims: Claims, envelope: Floats, counts: Int32s, forced: Int32s, cap
 
 
 def eased(claims: Claims, envelope: Floats, counts: Int32s, forced: Int32s, capacity: int) -> Int32s:
-    """The counts less their steps of least worth, so that every round keeps GPUs free for the knapsack."""
+    """Return the counts without their steps of least worth, so that every round keeps GPUs free for the knapsack."""
     spare = min(int(_EARLY * claims.widths.max(initial=1)), capacity) * claims.rounds
     free = capacity * claims.rounds - int(claims.widths @ counts)
     who, which = np.nonzero(np.arange(claims.rounds)[None, :] < counts[:, None])
@@ -144,7 +144,7 @@ def _knapsack(widths: Int32s, values: Floats, free: int) -> Indices:
 
 
 def in_order(layout: Layout, widths: Int32s, order: Indices) -> Layout:
-    """The rounds reordered: those of the first in ``order`` first, and next those that share most gangs."""
+    """Return the rounds reordered: those of the first gangs in ``order`` first, then those that share most gangs."""
     pressure = np.empty(len(order))
     pressure[order] = np.linspace(1.0, 0.0, len(order), endpoint=False)
     runs = layout.runs.astype(float)

@@ -47,7 +47,7 @@ class Exchanges:
         return max(found, other, key=lambda seats: float(self._worth(seats.sum(axis=0))))
 
     def _split(self) -> Int64s:
-        """Rounds by pattern: its share rounded down, and the rest to those that lack most."""
+        """Return rounds by pattern: each pattern's share rounded down, the rest to the patterns that lack most."""
         shares, rounds = self.priced.shares, self.classes.rounds
         whole = np.floor(shares + 1e-9).astype(np.int64)
         lacking = np.argsort(whole - shares, kind="stable")

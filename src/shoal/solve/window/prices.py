@@ -40,7 +40,7 @@ class Priced:
 
 
 def priced(classes: Classes, per_gpu: float, close: float) -> Priced:
-    """The least bound found from a first price per GPU; the search ends ``close`` to the least possible."""
+    """Return the least bound found from one price per GPU on; the search ends ``close`` to the least possible."""
     # Worth in units of that price: a solver's tolerances are for numbers near 1.
     unit = per_gpu if per_gpu > 0.0 else max((float(s[0]) for s in classes.steps if len(s)), default=1.0)
     master = _Master(classes, unit)

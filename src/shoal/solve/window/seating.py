@@ -35,7 +35,7 @@ def seated(ladder: Ladder, seats: Int64s, widths: Int64s, forced: Int32s, order:
 
 
 def apart(ladder: Ladder, seats: Int64s, of: Indices, forced: Int32s) -> Indices:
-    """Finer classes: the gangs of each class whose counts exceed these seats by most are split off."""
+    """Return finer classes, splitting off the gangs of each class whose counts exceed these seats by most."""
     finer, many = of.copy(), seats.shape[1]
     for s, (mine, line) in enumerate(_lines(ladder, of, forced)):
         counts = np.bincount(line[: int(seats[:, s].sum())], minlength=len(mine))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -155,16 +155,9 @@ def _duplicate_id(name: str, place: str) -> InputError:
     return InputError("id", name, f"is the id of the job at {place.lstrip(':')} too; ids must differ")
 
 
-def collect_table(
-    source: Source,
-    prepare: Callable[[Mapping[str, int]], ConvertRow],
-    *,
-    delimiter: str = ",",
-) -> ParsedFile:
-    """Read a table with a header line; ``prepare`` gets the positions of the columns and returns the row conversion."""
-    # Only comma-separated files quote; Slurm writes quotes as plain characters.
-    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if delimiter == "," else csv.QUOTE_NONE
-    reader = csv.reader(io.StringIO(source.text, newline=""), delimiter=delimiter, quoting=quoting)
+def collect_table(source: Source, prepare: Callable[[Mapping[str, int]], ConvertRow]) -> ParsedFile:
+    """Read a CSV file with a header; ``prepare`` gets the positions of the columns and returns the row conversion."""
+    reader = csv.reader(io.StringIO(source.text, newline=""))
     try:
         header = next((row for row in reader if row), None)
         if header is None:

@@ -39,7 +39,7 @@ ESTIMATED = "estimated"
 
 @dataclass(frozen=True, slots=True)
 class EstimateError:
-    """Over all pairs of types that were not measured: mean absolute error of the part of its speed a job keeps.
+    """Mean absolute error of the fraction of its speed that a job keeps, over all pairs that were not measured.
 
     ``right`` is the fraction of pairs for which sharing is rightly judged to gain, or not.
     """
