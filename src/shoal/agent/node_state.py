@@ -304,7 +304,7 @@ class NodeState:
         return gates.promised(self.runs.values(), order, self._devices)
 
     def _open_gates(self) -> Actions:
-        """Let the runs at the gate go on whose devices are free."""
+        """Open the gate for the runs there whose devices are free."""
         actions: Actions = []
         for run in self.runs.values():
             if run.gated and run.stays and run.phase is not RunPhase.ENDED and gates.is_free(self.runs.values(), run):

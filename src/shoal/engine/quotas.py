@@ -82,7 +82,7 @@ def _too_wide(snapshot: Snapshot) -> dict[int, Verdict]:
 
 
 def _beyond_caps(snapshot: Snapshot, verdicts: Verdicts, hidden: Mapping[int, Verdict]) -> dict[int, Verdict]:
-    """Return refusals of further jobs that cannot start beside those of their tenant that are granted GPUs."""
+    """Return refusals of jobs that cannot start beside their tenant's granted jobs within its most GPUs."""
     refusals: dict[int, Verdict] = {}
     least, held = snapshot.columns.min_gpus, snapshot.columns.held
     for tenant, most, own in _capped_tenants(snapshot):

@@ -375,7 +375,7 @@ class ControlPlane:
 
     @property
     def pages(self) -> PageRows:
-        """Rows that pages show beside those below."""
+        """The rows that pages show and the command line does not."""
         return PageRows(self.accounts, self._lock, self._views, self.training, self._account)
 
     def acct(self, tenant: TenantId | None) -> list[wire.AcctRow]:

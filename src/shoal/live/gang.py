@@ -216,7 +216,7 @@ class Gang:
             self.suspended_at = None
 
     def workers_to_keep(self, placement: Placement) -> tuple[int, ...]:
-        """Return the workers that can go on in place on other seats; none if the job has to be restarted."""
+        """Return the workers that can continue in place on other seats; none if the job has to be restarted."""
         first = self.chain[0]
         # Until the first ranks are reported up (also after a restart) there are no workers to keep.
         if self.workers is None or self.stopping or self.end_reported or not (first.started and first.up):

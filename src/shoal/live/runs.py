@@ -404,7 +404,7 @@ class RunRegistry:
             self.waits.block(gang.job, job.launch.grace)
 
     def _report_end(self, job: LiveJob, gang: Gang, outcome: RunEnd, now: Seconds) -> None:
-        """Report the end of an incarnation to the ring, and order the rest of it to stop."""
+        """Report the end of an incarnation to the ring, and order its remaining processes to stop."""
         saved = job.saved = job.progress_after(gang, outcome.end, now)
         gang.end_reported = gang.progress_counted = True
         self.ending.append(gang)

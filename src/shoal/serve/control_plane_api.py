@@ -154,7 +154,7 @@ class ControlPlaneAPI(Protocol):
 
     @property
     def pages(self) -> PageRowsAPI:
-        """Rows that pages show beside those below."""
+        """The rows that pages show and the command line does not."""
 
     def acct(self, tenant: str | None) -> list[wire.AcctRow]:
         """List the jobs that ended and the resources they used."""

@@ -174,7 +174,7 @@ class Tokens:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Make the tokens created inside durable at once, at the end."""
+        """Make the tokens created within the context durable together, at its end."""
         self._connection.execute("BEGIN")
         try:
             yield

@@ -102,7 +102,7 @@ class SqliteJournal:
         return self
 
     def switch_files(self, replace: Callable[[], None], records: int) -> bool:
-        """Close the file whole, call ``replace`` and go on with the file of ``records`` records that has its name then.
+        """Close the file, call ``replace``, and continue with the file of ``records`` records that has its name then.
 
         Return false, with the file still open, if another process reads it now. If ``replace`` raises, the file stays.
         """

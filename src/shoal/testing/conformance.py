@@ -223,7 +223,7 @@ def _all_complete(run: SimulationLog, awaited: Iterable[Job]) -> None:
 
 
 def check_any_world(make_policy: PolicyMaker, examples: int = 40) -> None:
-    """In any small world, with faults, every promise holds at all times and every job completes."""
+    """Check that in any small world, with faults, every promise holds at all times and every job completes."""
 
     @settings(
         max_examples=examples, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)

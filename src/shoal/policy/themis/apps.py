@@ -301,7 +301,7 @@ class Apps:
 
     @cached_property
     def _gpu_ranges(self) -> tuple[dict[int, tuple[int, int]], ...]:
-        """By kind and job: all gangs, and the elastic jobs asked for so far."""
+        """The ranges of GPUs by kind and job: of all gangs, and of the elastic jobs that were asked for until now."""
         columns, capacity = self.snapshot.columns, self.snapshot.cluster.capacity
         rigid = np.flatnonzero(columns.min_gpus == columns.max_gpus)
         found = []

@@ -308,7 +308,7 @@ class AuctionRound:
             self.leases[app, kind] = lease
 
     def _pin(self, holding: Holding, counts: Int64s, seats: Seats) -> None:
-        """Pin the GPUs that jobs are given beside those they keep to seats of the bundle.
+        """Pin the further GPUs that jobs are given, beyond those they keep, to seats of the bundle.
 
         Where an app moves GPUs from one of its jobs to another, placement finds the seats.
         """
