@@ -55,7 +55,8 @@ class Trigger(StrEnum):
 
 _S = JobState
 _T = Trigger
-_WITH_RUN = (_S.STARTING, _S.RUNNING, _S.STOPPING, _S.SUSPENDED)
+WITH_RUN = (_S.STARTING, _S.RUNNING, _S.STOPPING, _S.SUSPENDED)
+"""States of a job that has a run."""
 
 TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
     (_S.PENDING, _T.START): _S.STARTING,
@@ -72,16 +73,16 @@ TRANSITIONS: dict[tuple[JobState, Trigger], JobState] = {
     (_S.STARTING, _T.RESUMED): _S.RUNNING,
     (_S.SUSPENDED, _T.RESUMED): _S.RUNNING,
     (_S.STARTING, _T.SUSPENDED): _S.SUSPENDED,
-    **{(s, _T.COMPLETED): _S.COMPLETED for s in _WITH_RUN},
-    **{(s, _T.CRASHED): _S.PENDING for s in _WITH_RUN},
-    **{(s, _T.HELD_BACK): _S.HELD for s in _WITH_RUN},
+    **{(s, _T.COMPLETED): _S.COMPLETED for s in WITH_RUN},
+    **{(s, _T.CRASHED): _S.PENDING for s in WITH_RUN},
+    **{(s, _T.HELD_BACK): _S.HELD for s in WITH_RUN},
     (_S.SUSPENDED, _T.STOP): _S.STOPPING,
     (_S.PENDING, _T.WAITS): _S.HELD,
     (_S.HELD, _T.RELEASED): _S.PENDING,
-    **{(s, _T.GAVE_UP): _S.FAILED for s in _WITH_RUN},
-    **{(s, _T.CANCEL_REQUESTED): _S.CANCELLING for s in (_S.PENDING, *_WITH_RUN, _S.HELD)},
-    **{(s, _T.TIMED_OUT): _S.FAILED for s in (*_WITH_RUN, _S.CANCELLING)},
-    **{(s, _T.CANCELLED): _S.CANCELLED for s in (_S.PENDING, *_WITH_RUN, _S.HELD, _S.CANCELLING)},
+    **{(s, _T.GAVE_UP): _S.FAILED for s in WITH_RUN},
+    **{(s, _T.CANCEL_REQUESTED): _S.CANCELLING for s in (_S.PENDING, *WITH_RUN, _S.HELD)},
+    **{(s, _T.TIMED_OUT): _S.FAILED for s in (*WITH_RUN, _S.CANCELLING)},
+    **{(s, _T.CANCELLED): _S.CANCELLED for s in (_S.PENDING, *WITH_RUN, _S.HELD, _S.CANCELLING)},
 }
 
 

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T", int, float)
 
-_NEVER = PREEMPTIBLE.index("no")
+NEVER_STOPPED = PREEMPTIBLE.index("no")
+"""The value of ``Columns.preemptible`` of jobs whose owner declared that they must not be stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +328,7 @@ class Snapshot:
         held, least, most = columns.held, columns.min_gpus, columns.max_gpus
         runs = (held > 0) & (held >= least) & (held <= most) & (columns.preemptible > 0)
         starting = columns.saves == Saves.UNKNOWN
-        kept: Flags = runs & ((columns.preemptible == _NEVER) | starting | (columns.unsaved > self.most_lost))
+        kept: Flags = runs & ((columns.preemptible == NEVER_STOPPED) | starting | (columns.unsaved > self.most_lost))
         return sealed(kept)
 
     @cached
@@ -337,7 +338,7 @@ class Snapshot:
         if not self.guarded:
             return self.unstoppable
         waits: Flags = (columns.held == 0) & (columns.preemptible > 0)
-        return sealed(waits & ((columns.preemptible == _NEVER) | (columns.saves == Saves.UNKNOWN)))
+        return sealed(waits & ((columns.preemptible == NEVER_STOPPED) | (columns.saves == Saves.UNKNOWN)))
 
     @cached
     def predicted_left(self) -> PredictedWork:

@@ -20,14 +20,14 @@ from shoal.core.columns import Columns, FloatRow, IntRow, Saves, StaticColumns
 from shoal.core.errors import JournalError
 from shoal.core.events import JobSaved, RunEvent
 from shoal.core.job import PREEMPTIBLE, JobSpec
-from shoal.core.lifecycle import JobState
+from shoal.core.lifecycle import WITH_RUN, JobState
 from shoal.core.snapshot import Register
 from shoal.core.topology import Placement
 from shoal.core.units import JobNumber, Seconds
 
 _FIRST_CAPACITY = 64
 _GPUS = StaticColumns.__slots__.index("gpus")
-_WITH_RUN = frozenset(map(int, (JobState.STARTING, JobState.RUNNING, JobState.STOPPING, JobState.SUSPENDED)))
+_WITH_RUN = frozenset(map(int, WITH_RUN))
 
 
 class JobRows:

@@ -16,6 +16,9 @@ from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement
 from shoal.core.units import JobId
 
+MOST_ASKS = 8
+"""Most times that a rule asks a policy again at one decision; each time it sees fewer jobs."""
+
 
 def ask(
     policy: Policy, snapshot: Snapshot, hidden: Mapping[int, Verdict] = MappingProxyType({})

@@ -12,10 +12,7 @@ from shoal.core.decision import Decision, Refusal, Verdict, Verdicts
 from shoal.core.interfaces import Policy
 from shoal.core.reasons import LOWER_PRIORITY, Reason
 from shoal.core.snapshot import Snapshot
-from shoal.engine.policy_answer import ask
-
-_MOST_ROUNDS = 8
-"""Most times that a policy is asked again at one decision; each time it sees fewer jobs."""
+from shoal.engine.policy_answer import MOST_ASKS, ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +25,7 @@ class ByPriority:
         """Return the policy's decision once it starts no job before one of a higher priority."""
         hidden: dict[int, Verdict] = {}
         decision, verdicts = ask(self.policy, snapshot)
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(MOST_ASKS):
             early = _early(snapshot, verdicts, hidden)
             if not early:
                 break

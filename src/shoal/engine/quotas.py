@@ -26,11 +26,10 @@ from shoal.core.reasons import (
 )
 from shoal.core.snapshot import Snapshot
 from shoal.core.units import TenantId
+from shoal.engine.policy_answer import MOST_ASKS
 from shoal.engine.unsaved_work import ask
 
 _STOPPING = int(JobState.STOPPING)
-_MOST_ROUNDS = 8
-"""Most times that a policy is asked again at one decision; each time it sees fewer jobs."""
 
 
 def ask_within_quotas(policy: Policy, snapshot: Snapshot) -> tuple[Decision, Verdicts]:
@@ -41,7 +40,7 @@ def ask_within_quotas(policy: Policy, snapshot: Snapshot) -> tuple[Decision, Ver
     """
     hidden = _too_wide(snapshot)
     decision, verdicts = ask(policy, snapshot, hidden)
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(MOST_ASKS):
         beyond = _beyond_caps(snapshot, verdicts, hidden)
         if not beyond:
             break

@@ -16,15 +16,12 @@ import numpy as np
 from shoal.core.arrays import Flags
 from shoal.core.decision import Decision, Grant, Refusal, Verdict, Verdicts
 from shoal.core.interfaces import Policy
-from shoal.core.job import PREEMPTIBLE
 from shoal.core.reasons import HELD_UNSAVED, KEPT_BY_OWNER, KEPT_FREE, KEPT_UNSAVED, Reason
-from shoal.core.snapshot import Snapshot
+from shoal.core.snapshot import NEVER_STOPPED, Snapshot
 from shoal.core.topology import Topology
 from shoal.core.units import Seconds
 from shoal.engine import policy_answer
 from shoal.engine.suspension import to_suspend
-
-_NEVER = PREEMPTIBLE.index("no")
 
 
 def ask(
@@ -71,7 +68,7 @@ class _Kept:
         """
         flags, columns = snapshot.unstoppable.copy(), snapshot.columns
         flags[list(hidden)] = False
-        leaving = np.flatnonzero(flags & (wished.gpus == 0) & (columns.preemptible != _NEVER)).tolist()
+        leaving = np.flatnonzero(flags & (wished.gpus == 0) & (columns.preemptible != NEVER_STOPPED)).tolist()
         flags[list(to_suspend(snapshot, leaving))] = False
         partner: dict[int, int] = {}
         for i in np.flatnonzero(flags & (columns.partner >= 0)).tolist() if snapshot.sharing else ():
@@ -156,7 +153,7 @@ class _Kept:
     def _grant(self, i: int) -> Grant:
         """Return the grant of the seats that a job holds."""
         snapshot, columns = self.snapshot, self.snapshot.columns
-        held, owners = int(columns.held[i]), columns.preemptible[i] == _NEVER
+        held, owners = int(columns.held[i]), columns.preemptible[i] == NEVER_STOPPED
         reason = Reason(KEPT_BY_OWNER, (held,)) if owners else Reason(KEPT_UNSAVED, (held, float(columns.unsaved[i])))
         partner = self.partner.get(i)
         shared = None if partner is None else snapshot.ids[partner]
