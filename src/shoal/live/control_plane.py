@@ -1,14 +1,7 @@
 """The control plane: the loop in a thread of its own, its journal, and the requests of people and agents.
 
-Nothing is acknowledged before it is durable. Every public method may be called from any thread. A submission passes
-six places on its way to a process on a node:
-
-1. ``serve.handlers.submit``: checks the token and the body, calls the control plane and waits for its future
-2. ``live.control_plane.ControlPlane.submit``: admits the job; the backend queues ``JobSubmitted``
-3. ``engine.loop.Loop.cycle``: takes the event, records it, decides, records ``Start`` and sends it to the backend
-4. ``live.backend.LiveBackend.sync``: answers the next request of each node's agent with the order of the job's gang
-5. ``agent.node_agent.NodeAgent._act``: prepares the run and starts a keeper for it
-6. ``agent.keeper.Keeper.start``: forks and executes each rank
+Nothing is acknowledged before it is durable. Every public method may be called from any thread.
+ARCHITECTURE.md follows a submission from the client to a process on a node.
 """
 
 import logging
