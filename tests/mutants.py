@@ -133,6 +133,8 @@ class MutantRunner:
 
         for test, seconds, called in _in_parallel(worker, self.options.processes):
             known["tests"][test] = hashes[test], seconds, called
+            if len(known["tests"]) % 100 == 0:
+                REACH.write_text(json.dumps(known))
         REACH.write_text(json.dumps(known))
         reach = Reach()
         for test, (hash_, seconds, called) in known["tests"].items():
