@@ -1,6 +1,8 @@
 """A job's story in its account: the sentence that each event and command leaves, the state after it, and its image."""
 
+from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from math import inf
 
 import pytest
@@ -59,138 +61,143 @@ def crash(at: float, cause: str = "rank 0 died", blamed: bool = True, **more: ob
     return JobCrashed(at, 0, 1, 0.0, blamed, cause, **more)  # type: ignore[arg-type]
 
 
-STORIES: dict[str, tuple[Accounts, list[str], JobState]] = {
-    "it is seated and runs": (after(*UP), [SEATED, RUNS], JobState.RUNNING),
+STORIES: dict[str, tuple[Callable[[], Accounts], list[str], JobState]] = {
+    "it is seated and runs": (partial(after, *UP), [SEATED, RUNS], JobState.RUNNING),
     "on two nodes": (
-        after(Start(0, 1, Placement(((0, 2), (1, 1))))), ["seated on n0 (2 GPUs), n1 (1 GPU) as run 1"],
+        partial(after, Start(0, 1, Placement(((0, 2), (1, 1))))), ["seated on n0 (2 GPUs), n1 (1 GPU) as run 1"],
         JobState.STARTING,
     ),
-    "it completes": (after(*UP, JobCompleted(20.0, 0, 1, 100.0)), [SEATED, RUNS, "completed"], JobState.COMPLETED),
+    "it completes": (partial(after, *UP, JobCompleted(20.0, 0, 1, 100.0)),
+    [SEATED, RUNS, "completed"], JobState.COMPLETED),
     "it is stopped and loses nothing to speak of": (
-        after(*UP, Stop(0, 1), JobStopped(30.0, 0, 1, 1234567.8, 1.9)),
+        partial(after, *UP, Stop(0, 1), JobStopped(30.0, 0, 1, 1234567.8, 1.9)),
         [SEATED, RUNS, "warned to save and stop", "stopped; 1.23457e+06 done and saved"], JobState.PENDING,
     ),
     "it is stopped and loses a second": (
-        after(*UP, Stop(0, 1), JobStopped(30.0, 0, 1, 8.5, 2.0)),
+        partial(after, *UP, Stop(0, 1), JobStopped(30.0, 0, 1, 8.5, 2.0)),
         [SEATED, RUNS, "warned to save and stop", "stopped; 8.5 done and saved; the last 1 s of its run are lost"],
         JobState.PENDING,
     ),
     "it is held while it is stopped": (
-        after(*UP, JobHeld(15.0, 0, "root"), Stop(0, 1), JobStopped(30.0, 0, 1, 0.0)),
+        partial(after, *UP, JobHeld(15.0, 0, "root"), Stop(0, 1), JobStopped(30.0, 0, 1, 0.0)),
         [SEATED, RUNS, "held by root", "warned to save and stop", "stopped; 0 done and saved"], JobState.HELD,
     ),
     "it is held and released": (
-        after(JobHeld(6.0, 0, "root"), HoldLifted(7.0, 0, "bo"), JobReleased(8.0, 0)),
+        partial(after, JobHeld(6.0, 0, "root"), HoldLifted(7.0, 0, "bo"), JobReleased(8.0, 0)),
         ["held by root", "released by bo", "may start"], JobState.PENDING,
     ),
     "it is put back into the queue": (
-        after(*UP, JobRequeued(20.0, 0, 1, "bo")),
+        partial(after, *UP, JobRequeued(20.0, 0, 1, "bo")),
         [SEATED, RUNS, "put back into the queue by bo: warned to save and stop"], JobState.STOPPING,
     ),
     "its priority and shape change": (
-        after(PriorityChanged(6.0, 0, 1234, "bo"), JobReshaped(7.0, 0, 3, 2, 4)),
+        partial(after, PriorityChanged(6.0, 0, 1234, "bo"), JobReshaped(7.0, 0, 3, 2, 4)),
         ["priority set to 1,234 by bo", "asked to run on 3 GPUs (at least 2, at most 4)"], JobState.PENDING,
     ),
     "the policy fails on it": (
-        after(JobSetAside(6.0, 0, "it raised KeyError", 66.0)), ["set aside: it raised KeyError"], JobState.PENDING
+        partial(after, JobSetAside(6.0, 0, "it raised KeyError", 66.0)),
+        ["set aside: it raised KeyError"], JobState.PENDING
     ),
-    "it is cancelled before it starts": (after(JobCancelled(6.0, 0)), ["cancelled"], JobState.CANCELLED),
+    "it is cancelled before it starts": (partial(after, JobCancelled(6.0, 0)), ["cancelled"], JobState.CANCELLED),
     "it is cancelled since another failed": (
-        after(JobCancelled(6.0, 0, "a failed")), ["cancelled: a failed"], JobState.CANCELLED
+        partial(after, JobCancelled(6.0, 0, "a failed")), ["cancelled: a failed"], JobState.CANCELLED
     ),
     "it is cancelled while it runs": (
-        after(*UP, CancelRequested(20.0, 0, 30.0), JobCancelled(25.0, 0)),
+        partial(after, *UP, CancelRequested(20.0, 0, 30.0), JobCancelled(25.0, 0)),
         [SEATED, RUNS, "cancelled; warned to save and stop", "ended, after it was cancelled"], JobState.CANCELLED,
     ),
     "it is cancelled by force": (
-        after(*UP, CancelRequested(20.0, 0, 20.0)), [SEATED, RUNS, "cancelled; killed"], JobState.CANCELLING,
+        partial(after, *UP, CancelRequested(20.0, 0, 20.0)), [SEATED, RUNS, "cancelled; killed"], JobState.CANCELLING,
     ),
     "it reaches its time limit": (
-        after(*UP, TimeLimitReached(3610.0, 0, 3600.0, 3620.0), JobCancelled(3615.0, 0, failed=True)),
+        partial(after, *UP, TimeLimitReached(3610.0, 0, 3600.0, 3620.0), JobCancelled(3615.0, 0, failed=True)),
         [SEATED, RUNS, "time limit of 60 min reached; warned to save and stop",
          "ended, after it reached its time limit"],
         JobState.FAILED,
     ),
     "it is cancelled after it reached its time limit": (
-        after(*UP, TimeLimitReached(3610.0, 0, 3600.0, 3620.0), CancelRequested(3611.0, 0, 3611.0)),
+        partial(after, *UP, TimeLimitReached(3610.0, 0, 3600.0, 3620.0), CancelRequested(3611.0, 0, 3611.0)),
         [SEATED, RUNS, "time limit of 60 min reached; warned to save and stop", "time limit of 60 min reached; killed"],
         JobState.CANCELLING,
     ),
     "it is suspended and resumed": (
-        after(*UP, Suspend(0, 1), JobSuspended(12.0, 0, 1, 4.0, 2_500_000_000, 1.25), Resume(0, 1, TWO_GPUS),
+        partial(after, *UP, Suspend(0, 1), JobSuspended(12.0, 0, 1, 4.0, 2_500_000_000, 1.25), Resume(0, 1, TWO_GPUS),
               JobResumed(20.0, 0, 1, 2.0, 4.0, 0.5)),
         [SEATED, RUNS, "to be suspended in place, losing nothing",
          "suspended in 1.2 s; holds 2.5 GB of host memory", "to be resumed on n0 (2 GPUs)", "resumed in 0.5 s"],
         JobState.RUNNING,
     ),
     "it cannot be suspended": (
-        after(*UP, Suspend(0, 1), JobResumed(12.0, 0, 1, 2.0, 4.0, cause="no memory")),
+        partial(after, *UP, Suspend(0, 1), JobResumed(12.0, 0, 1, 2.0, 4.0, cause="no memory")),
         [SEATED, RUNS, "to be suspended in place, losing nothing", "could not be suspended: no memory"],
         JobState.RUNNING,
     ),
     "it cannot be resumed yet": (
-        after(*UP, Suspend(0, 1), JobSuspended(12.0, 0, 1, 4.0), Resume(0, 1, TWO_GPUS),
+        partial(after, *UP, Suspend(0, 1), JobSuspended(12.0, 0, 1, 4.0), Resume(0, 1, TWO_GPUS),
               JobSuspended(20.0, 0, 1, 4.0, cause="its GPUs are in use")),
         [SEATED, RUNS, "to be suspended in place, losing nothing", "suspended", "to be resumed on n0 (2 GPUs)",
          "not resumed yet: its GPUs are in use"],
         JobState.SUSPENDED,
     ),
     "it is resized by a restart": (
-        after(*UP, Resize(0, 2, Placement(((1, 1),)))), [SEATED, RUNS, "seated on n1 (1 GPU) as run 2"],
+        partial(after, *UP, Resize(0, 2, Placement(((1, 1),)))), [SEATED, RUNS, "seated on n1 (1 GPU) as run 2"],
         JobState.STARTING,
     ),
     "it is resized in place": (
-        after(*UP, Resize(0, 2, Placement(((1, 1),))), in_place=True),
+        partial(after, *UP, Resize(0, 2, Placement(((1, 1),))), in_place=True),
         [SEATED, RUNS, "resized in place, on n1 (1 GPU) as run 2"], JobState.STARTING,
     ),
     "it crashes and is tried again": (
-        after(*UP, crash(20.0, retry_in=30.0, ran=10.0), JobReleased(50.0, 0)),
+        partial(after, *UP, crash(20.0, retry_in=30.0, ran=10.0), JobReleased(50.0, 0)),
         [SEATED, RUNS, "crashed: rank 0 died; the last 10 s of its run are lost; to be tried again in 30 s",
          "may be tried again"],
         JobState.PENDING,
     ),
     "its node is lost with work": (
-        after(*UP, JobSaved(12.0, 0, 1, 4.0, 1.0),
+        partial(after, *UP, JobSaved(12.0, 0, 1, 4.0, 1.0),
               JobCrashed(20.0, 0, 1, 4.0, False, "node n0 was lost", ran=10.0)),
         [SEATED, RUNS, "crashed: node n0 was lost; the last 8 s of its run are lost"], JobState.PENDING,
     ),
     "it crashes while it is held": (
-        after(*UP, JobHeld(15.0, 0, "root"), crash(20.0, "node n0 was lost", blamed=False)),
+        partial(after, *UP, JobHeld(15.0, 0, "root"), crash(20.0, "node n0 was lost", blamed=False)),
         [SEATED, RUNS, "held by root", "crashed: node n0 was lost; the last 10 s of its run are lost"], JobState.HELD,
     ),
     "a node could not start it": (
-        after(Start(0, 1, TWO_GPUS), crash(20.0, "no such program", failed_on=0, retry_in=5.0)),
+        partial(after, Start(0, 1, TWO_GPUS), crash(20.0, "no such program", failed_on=0, retry_in=5.0)),
         [SEATED, "could not start: no such program; to be tried again in 5 s"], JobState.HELD,
     ),
     "it crashes for the last time": (
-        after(*UP, crash(20.0, failed=True, status=3, ran=10.0), retries=0),
+        partial(after, *UP, crash(20.0, failed=True, status=3, ran=10.0), retries=0),
         [SEATED, RUNS, "crashed: rank 0 died; not tried again, since it crashed and has no retries"], JobState.FAILED,
     ),
     "it fails at once": (
-        after(*UP, crash(20.0, failed=True, status=3, ran=10.0), retries=None),
+        partial(after, *UP, crash(20.0, failed=True, status=3, ran=10.0), retries=None),
         [SEATED, RUNS, "crashed: rank 0 died; not tried again, since it failed within 30 s of its start "
          "(--retries N has it tried)"],
         JobState.FAILED,
     ),
     "the cause of a failed start is in the job itself": (
-        after(Start(0, 1, TWO_GPUS), crash(20.0, "no such program", failed_on=0, failed=True)),
+        partial(after, Start(0, 1, TWO_GPUS), crash(20.0, "no such program", failed_on=0, failed=True)),
         [SEATED, "could not start: no such program; not tried again, since the cause is in the job itself"],
         JobState.FAILED,
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("found", "story", "state"), STORIES.values(), ids=STORIES.keys())
-def test_each_step_of_a_job_leaves_one_sentence(found: Accounts, story: list[str], state: JobState) -> None:
+@pytest.mark.parametrize(("make", "story", "state"), STORIES.values(), ids=STORIES.keys())
+def test_each_step_of_a_job_leaves_one_sentence(
+    make: Callable[[], Accounts], story: list[str], state: JobState
+) -> None:
+    found = make()
     account = only(found)
     assert [what for _, what in account.history] == ["submitted by ann", *story]
     assert account.state is state
     assert (account.number in found.live, account.number in found.placed) == (state.live, account.placement is not None)
 
 
-@pytest.mark.parametrize(("found", "story", "state"), STORIES.values(), ids=STORIES.keys())
-def test_the_image_of_an_account_has_all_of_it(found: Accounts, story: list[str], state: JobState) -> None:
-    restored = Accounts(NODES)
+@pytest.mark.parametrize(("make", "story", "state"), STORIES.values(), ids=STORIES.keys())
+def test_the_image_of_an_account_has_all_of_it(make: Callable[[], Accounts], story: list[str], state: JobState) -> None:
+    found, restored = make(), Accounts(NODES)
     restore_live(restored, encode_live(found))
     known = only(found) if state.live else None
     for number, account in restored.accounts.items():

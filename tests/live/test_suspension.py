@@ -1,10 +1,21 @@
 """Suspension in the registry of runs: commands become numbered orders, results become events, once each."""
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 from tests.live.test_runs import events, registry, run, running
 
-from shoal.core.commands import Decided, Resume, Start, Suspend
-from shoal.core.events import EventBatch, JobCrashed, JobResumed, JobStarted, JobSubmitted, JobSuspended
+from shoal.core.commands import Decided, Resume, Start, Stop, Suspend
+from shoal.core.events import (
+    EventBatch,
+    JobCrashed,
+    JobResumed,
+    JobStarted,
+    JobSubmitted,
+    JobSuspended,
+    SuspensionReported,
+)
 from shoal.core.job import JobSpec, Launch
 from shoal.core.topology import Placement
 from shoal.live.accounts import Accounts
@@ -12,7 +23,8 @@ from shoal.live.live_image import encode_live, restore_live
 from shoal.live.recovery import RecoveredRuns
 from shoal.live.resumption import resume
 from shoal.live.runs import RunRegistry
-from shoal.wire.messages import RunReport, SuspensionReport
+from shoal.live.suspension import ability_event
+from shoal.wire.messages import RunReport, SuspensionAbility, SuspensionReport
 
 HALF = Placement(((0, 2),))
 
@@ -159,3 +171,91 @@ def test_a_suspended_run_that_the_next_agent_took_over_goes_on() -> None:
     it.report(0, [result(2, False)], 41.0)
     (resumed,) = events(it)
     assert isinstance(resumed, JobResumed)
+
+
+ONE_GPU = Placement(((0, 1),))
+
+
+def beside(*others: str, gpus: int = 2) -> RunRegistry:
+    """A job on ``gpus`` of the node's two GPUs, told to suspend, and others that were given one of its GPUs each.
+
+    One that is called "runs" runs there, one that is "suspended" ran, was suspended and is being resumed, and one that
+    "starts" has not begun.
+    """
+    it = registry()
+    for name in others:
+        it.submit(JobSpec(name, 0.0, 1, 100.0, 1, 1), Launch(name, ("python",)), 0.0)
+    for number, name in enumerate(others, 1):
+        if name != "starts":
+            it.carry_out(Start(number, 1, ONE_GPU), 1.0)
+            it.report(0, [run("running", job=number)], 2.0)
+        if name == "suspended":
+            it.carry_out(Suspend(number, 1), 3.0)
+            suspended = SuspensionReport(turn=1, suspended=True)
+            it.report(0, [run("running", job=number, suspension=suspended)], 4.0)
+    it.carry_out(Start(0, 1, Placement(((0, gpus),))), 5.0)
+    it.report(0, [run("running", job=number) for number in range(len(others) + 1)], 6.0)
+    it.carry_out(Suspend(0, 1), 10.0)
+    for number, name in enumerate(others, 1):
+        if name == "suspended":
+            it.carry_out(Resume(number, 1, ONE_GPU), 10.0)
+        if name == "starts":
+            it.carry_out(Start(number, 1, ONE_GPU), 10.0)
+    events(it)
+    return it
+
+
+WHY = "the GPUs it was to get are still in use: job job could not be suspended (no memory)"
+ROOM = {
+    "one that had not begun is ended": (partial(beside, "starts"), [(1, "JobCrashed")]),
+    "two that had not begun are ended, the last first": (
+        partial(beside, "starts", "starts"), [(2, "JobCrashed"), (1, "JobCrashed")]
+    ),
+    "the last is enough where it held only one of two GPUs": (
+        partial(beside, "starts", "starts", gpus=1), [(2, "JobCrashed")]
+    ),
+    "none, where another still has room": (partial(beside, "starts", gpus=1), []),
+    "one that was to be resumed stays suspended": (partial(beside, "suspended"), [(1, "JobSuspended")]),
+    "one of both kinds": (partial(beside, "suspended", "starts"), [(2, "JobCrashed"), (1, "JobSuspended")]),
+    "one that runs beside it is left alone": (partial(beside, "runs", "starts", gpus=1), [(2, "JobCrashed")]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "ended"), ROOM.values(), ids=ROOM.keys())
+def test_who_gives_way_to_a_run_that_could_not_be_suspended(
+    make: Callable[[], RunRegistry], ended: list[tuple[int, str]]
+) -> None:
+    it = make()
+    it.report(0, [result(1, False, "no memory")], 13.0)
+    *given_way, resumed = events(it)
+    assert isinstance(resumed, JobResumed)
+    assert (resumed.job, resumed.cause) == (0, "no memory")
+    assert [(event.job, type(event).__name__) for event in given_way] == ended  # type: ignore[union-attr]
+    for event in given_way:
+        assert isinstance(event, JobCrashed | JobSuspended)
+        assert (event.at, event.cause) == (13.0, WHY)
+        if isinstance(event, JobSuspended):
+            assert (event.incarnation, event.bytes, event.seconds) == (1, 0, 0.0)
+            assert turn(it, event.job) == 3
+            it.carry_out(Resume(event.job, 1, ONE_GPU), 20.0)
+            assert turn(it, event.job) == 4
+
+
+def test_a_result_that_comes_after_the_run_was_stopped_or_has_ended_is_no_event() -> None:
+    for stop in (True, False):
+        it = running()
+        it.carry_out(Suspend(0, 1), 12.0)
+        if stop:
+            it.carry_out(Stop(0, 1), 12.0)
+        else:
+            it.report(0, [run("ended", 0, 1)], 12.5)
+        events(it)
+        it.report(0, [result(1, True)], 13.0)
+        assert events(it) == []
+
+
+def test_a_node_reports_what_it_can_suspend() -> None:
+    it = registry()
+    ability = SuspensionAbility(how="cuda", memory=1000, most_gpus=2, why_not="")
+    assert ability_event(1, ability, 5.0) == SuspensionReported(5.0, 1, "cuda", 1000, 2, "")
+    assert it.agents[1].suspension is None
