@@ -24,6 +24,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import resource
 import signal
 import sys
@@ -48,6 +49,9 @@ LEAST_KILLED = 0.90
 MUTATED = ("shoal.core", "shoal.engine", "shoal.live", "shoal.store", "shoal.policy.base")
 SURVIVED, KILLED, NO_TESTS = 0, 1, 33
 TO_BE_JUDGED = None
+_SQL = re.compile(
+    r'(?:execute(?:many|script)?\(|run\(|_rows\(|query = |^ *)"(?:SELECT|INSERT|DELETE|CREATE|PRAGMA|BEGIN|COMMIT)\b'
+)
 GENERATED, REACH = ROOT / "mutants/generated.json", ROOT / "mutants/reach.json"
 """By source, the hash of what its mutants were made from; by test, its file's hash, CPU seconds and functions."""
 
@@ -303,7 +307,7 @@ def report(least: float) -> int:
             verdict = _verdict(code)
             if verdict in ("survived", "no tests"):
                 change = _change(mutant, source)
-                if any(r["function"] in mutant and r["change"] in change for r in reasons):
+                if any(r["function"] in mutant and r["change"] in change for r in reasons) or _case_of_sql(change):
                     verdict = "equivalent"
                 else:
                     survivors.append(f"{verdict}: {mutant}\n{change}\n")
@@ -331,6 +335,12 @@ def _change(mutant: str, source: Path) -> str:
 
     lines = get_diff_for_mutant(mutant, path=source).splitlines()
     return "\n".join(line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---"))
+
+
+def _case_of_sql(change: str) -> bool:
+    """Return whether a change is one of upper and lower case in a statement of SQL, which does not distinguish them."""
+    out, put = ("".join(line[1:] for line in change.splitlines() if line[0] == sign) for sign in "-+")
+    return out.lower() == put.lower() and _SQL.search(out) is not None
 
 
 def main() -> int:

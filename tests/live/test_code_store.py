@@ -1,5 +1,7 @@
 """Archives of shipped code: parts, digests, room, and whose they are."""
 
+import os
+import stat
 from hashlib import sha256
 from pathlib import Path
 
@@ -7,7 +9,7 @@ import pytest
 from tests.refusals import refusal
 
 from shoal.live.code_store import LEFT_FREE_BYTES, CodeStore
-from shoal.wire.messages import MOST_CODE_BYTES, CodePart, CodeStatus
+from shoal.wire.messages import MOST_CODE_BYTES, MOST_PART_BYTES, CodePart, CodeStatus
 
 
 def nobodys(node: str, job: int, digest: str) -> None:
@@ -81,3 +83,41 @@ def test_archives_leave_a_gigabyte_of_the_journals_disk_free(tmp_path: Path, mon
     with refusal(f"code: {digest(b'abcd')!r}: {hint}"):
         store.receive("ana", digest(b"abcd"), CodePart(0, 4, b"abcd"))
     assert store.status("ana", digest(b"abcd")) == CodeStatus(0, False)
+
+
+def test_a_whole_archive_stays_whole_and_a_part_of_it_sent_again_says_so(tmp_path: Path) -> None:
+    store = CodeStore(tmp_path / "code", frozenset, nobodys)
+    name = digest(b"abcdef")
+    store.receive("ana", name, CodePart(0, 6, b"abc"))
+    assert store.status("ana", name) == CodeStatus(3, False)
+    assert store.receive("ana", name, CodePart(4, 6, b"ef")) == CodeStatus(3, False), "a gap is not filled"
+    store.receive("ana", name, CodePart(3, 6, b"def"))
+    assert store.receive("ana", name, CodePart(0, 6, b"abc")) == CodeStatus(6, True)
+    assert store.status("ana", name) == CodeStatus(6, True)
+    assert store.read("ana", name, 6) == CodePart(6, 6, b"")
+    (file,) = (path for path in (tmp_path / "code").rglob("*") if path.is_file())
+    assert (stat.S_IMODE(file.stat().st_mode), stat.S_IMODE(file.parent.stat().st_mode)) == (0o600, 0o700)
+    assert file.name == f"{name}.tar.gz"
+
+
+def test_archives_fill_the_store_to_the_last_byte_and_the_oldest_use_goes_first(tmp_path: Path) -> None:
+    store = CodeStore(tmp_path, frozenset, nobodys, most_bytes=12)
+    names = [send(store, "ana", bytes(f"{n}{n}{n}{n}", "ascii")) for n in range(3)]
+    for at, name in zip((30.0, 10.0, 20.0), names, strict=True):
+        (path,) = tmp_path.rglob(f"{name}*")
+        os.utime(path, (at, at))
+    new = digest(b"wxyz")
+    assert store.receive("bo", new, CodePart(0, 4, b"wx")) == CodeStatus(2, False)
+    assert [len([*tmp_path.rglob(f"{name}*")]) for name in names] == [1, 0, 1]
+    assert store.receive("bo", new, CodePart(2, 4, b"yz")).whole
+    assert [len([*tmp_path.rglob(f"{name}*")]) for name in names] == [1, 0, 1], "there is room for its second half"
+
+
+def test_an_archive_may_be_as_large_as_the_largest(tmp_path: Path) -> None:
+    store = CodeStore(tmp_path, frozenset, nobodys)
+    assert store.receive("ana", digest(b"x"), CodePart(0, MOST_CODE_BYTES, b"x")) == CodeStatus(1, False)
+    with refusal(f"size: {MOST_CODE_BYTES + 1}: an archive has at most 100 MB"):
+        store.receive("ana", digest(b"x"), CodePart(MOST_CODE_BYTES, MOST_CODE_BYTES + 1, b"x"))
+    large = bytes(MOST_PART_BYTES + 1)
+    with refusal(f"size: {len(large)}: an archive has at most 100 MB"):
+        store.receive("ana", digest(large), CodePart(0, len(large), large))
