@@ -38,6 +38,52 @@ def jobs_of(*gangs: int, cluster: str = "gpu:1x8") -> Snapshot:
 # ── serving ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def _one_by_one(
+    free: list[int], gangs: list[int], preferences: list[list[float]], order: list[int], *, strict: bool
+) -> tuple[list[int], list[int], int, list[int]]:
+    """What `serve` promises on several kinds, job after job: gangs granted, kinds, the last served, GPUs left."""
+    granted, kinds, last = [0] * len(gangs), [-1] * len(gangs), -1
+    for i in order:
+        fitting = [k for k, rank in enumerate(preferences[i]) if rank > 0 and free[k] >= gangs[i]]
+        if fitting:
+            kinds[i] = max(fitting, key=lambda k: (preferences[i][k], -k))
+            granted[i], last = gangs[i], i
+            free[kinds[i]] -= gangs[i]
+        elif strict:
+            break
+    return granted, kinds, last, free
+
+
+_NAMES = ("v100", "p100", "k80")
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(1, 6), st.lists(st.sampled_from([1.0, 2.0, 3.0, inf]), min_size=3, max_size=3)),
+        max_size=120,
+    ),
+    usable=st.lists(st.sampled_from([(0,), (1,), (2,), (0, 2), (0, 1, 2)]), min_size=1),
+    strict=st.booleans(),
+    turned=st.booleans(),
+)
+def test_serving_several_kinds_is_serving_one_job_after_the_other(
+    rows: list[tuple[int, list[float]]], usable: list[tuple[int, ...]], strict: bool, turned: bool
+) -> None:
+    may = [usable[i % len(usable)] for i in range(len(rows))]
+    named = [tuple(_NAMES[k] for k in kinds) for kinds in may]
+    jobs = [job(f"j{i}", gpus=gang, kinds=named[i]) for i, (gang, _) in enumerate(rows)]
+    moment = snapshot(jobs, "v100:3x4,p100:2x4,k80:1x4")
+    wants = np.array([wish for _, wish in rows]).reshape(-1, 3)
+    order = np.arange(len(rows))[:: -1 if turned else 1]
+    found = serve(moment, order, strict=strict, preferences=wants)
+    able = [[rank if k in may[i] else 0.0 for k, rank in enumerate(row)] for i, row in enumerate(wants.tolist())]
+    expected = _one_by_one([12, 8, 4], [gang for gang, _ in rows], able, order.tolist(), strict=strict)
+    assert found.kinds is not None
+    free = expected[3]
+    assert (found.gpus.tolist(), found.kinds.tolist(), found.last) == expected[:3]
+    assert (found.free, found.most_free) == (sum(free), max(free))
+
+
 @pytest.mark.parametrize(("gangs", "fits"), [((4, 4), True), ((4, 4, 1), False), ((), True), ((8,), True)])
 def test_all_fit_grants_every_gang_only_if_the_sum_does_not_exceed_the_cluster(
     gangs: tuple[int, ...], fits: bool

@@ -12,7 +12,7 @@ from math import ceil, floor, inf, isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.core.arrays import Flags, Floats, Indices, Int8s, Int32s, UInt8s
+from shoal.core.arrays import Flags, Floats, Indices, Int8s, Int32s, Int64s, UInt8s
 from shoal.core.columns import sealed
 from shoal.core.decision import NumberColumn, Numbers, Refusal, Verdict, Verdicts
 from shoal.core.reasons import FITS, IN_TURN, LEASED, NO_KIND, NO_ROOM, OUTRANKED, TOO_LARGE, Reason, ReasonTemplate
@@ -33,6 +33,8 @@ class MigrationTuning:
 MIGRATION = MigrationTuning()
 
 _NONE: Indices = np.empty(0, dtype=np.intp)
+_PART = 32
+"""Jobs of a line that are served one by one before the rest of it is looked at again."""
 
 
 class Served(Value, frozen=True):
@@ -152,29 +154,73 @@ def _serve_one_kind(snapshot: Snapshot, order: Indices, strict: bool, demand: In
 
 
 def _serve_kinds(snapshot: Snapshot, order: Indices, strict: bool, gangs: Int32s, preferences: Floats) -> Served:
-    columns, free = snapshot.columns, list(snapshot.cluster.capacity)
-    granted = np.zeros(len(columns), dtype=np.int32)
-    kinds = np.full(len(columns), -1, dtype=np.int8)
-    demand, ranks = gangs.tolist(), np.where(columns.speeds > 0, preferences, 0.0).tolist()
-    jobs: list[int] = []
-    chosen: list[int] = []
-    most = max(free, default=0)
-    for i in order.tolist():
-        want, best, choice = demand[i], 0.0, -1
-        if want <= most:  # not so for most waiting jobs of a long queue
-            for k, rank in enumerate(ranks[i]):
-                if rank > best and free[k] >= want:
-                    best, choice = rank, k
-        if choice >= 0:
-            free[choice] -= want
-            jobs.append(i)
-            chosen.append(choice)
-            if not (most := max(free)):
+    columns, line = snapshot.columns, order
+    line_of = _KindLine(np.where(columns.speeds > 0, preferences, 0.0), gangs, np.array(snapshot.cluster.capacity))
+    # Nothing becomes free, so what does not fit after one part of the line is dropped from the rest of it at once.
+    while len(line) and line_of.free.any():
+        line = line[line_of.take_first_choices(line, strict) :]
+        part, line = (line, line[:0]) if strict else (line[:_PART], line[_PART:])
+        line_of.take_one_by_one(part, strict)
+        line = line[line_of.fits(line)]
+    free = line_of.free
+    return Served(line_of.granted, line_of.kinds, line_of.last, int(free.sum()), int(free.max(initial=0)))
+
+
+class _KindLine:
+    """Service of jobs in order on several kinds; ``usable`` are preferences, 0 where a job cannot run."""
+
+    def __init__(self, usable: Floats, gangs: Int32s, free: Int64s) -> None:
+        self.free = free
+        self.granted = np.zeros(len(gangs), dtype=np.int32)
+        self.kinds = np.full(len(gangs), -1, dtype=np.int8)
+        self.last = -1
+        self._usable, self._gangs = usable, gangs
+        self._first = usable.argmax(axis=1)
+        at = np.arange(len(gangs))
+        self._able: Flags = usable[at, self._first] > 0.0
+        self._asked = np.zeros(usable.shape, dtype=np.int64)
+        """GPUs of the kind that a job prefers most."""
+        self._asked[at, self._first] = np.where(self._able, gangs, 0)
+
+    def take_first_choices(self, line: Indices, strict: bool) -> int:
+        """Serve the longest beginning of a line in which all jobs get the kind they prefer most; return its length."""
+        total = self._asked.take(line, axis=0).cumsum(axis=0)
+        count = int((total <= self.free).all(axis=1).sum())
+        able = self._able.take(line[:count])
+        if strict and not able.all():
+            count = int(able.argmin())
+            able = able[:count]
+        if count:
+            taken = line[:count][able]
+            self.granted[taken], self.kinds[taken] = self._gangs[taken], self._first[taken]
+            self.free = self.free - total[count - 1]
+            self.last = int(taken[-1]) if len(taken) else self.last
+        return count
+
+    def take_one_by_one(self, part: Indices, strict: bool) -> None:
+        """Serve jobs one after the other, each on the kind it prefers most of those with enough free GPUs."""
+        free = self.free.tolist()
+        most = max(free, default=0)
+        ranks, wanted = self._usable.take(part, axis=0).tolist(), self._gangs.take(part).tolist()
+        for i, want, row in zip(part.tolist(), wanted, ranks, strict=True):
+            best, choice = 0.0, -1
+            if want <= most:
+                for k, rank in enumerate(row):
+                    if rank > best and free[k] >= want:
+                        best, choice = rank, k
+            if choice >= 0:
+                free[choice] -= want
+                self.granted[i], self.kinds[i], self.last = want, choice, i
+                if not (most := max(free)):
+                    break
+            elif strict:
                 break
-        elif strict:
-            break
-    granted[jobs], kinds[jobs] = gangs[jobs], chosen
-    return Served(granted, kinds, jobs[-1] if jobs else -1, sum(free), max(free))
+        self.free = np.array(free, dtype=np.int64)
+
+    def fits(self, line: Indices) -> Flags:
+        """By job of a line whether some kind that it can use has enough free GPUs."""
+        enough = self._gangs.take(line)[:, None] <= self.free
+        return np.asarray((enough & (self._usable.take(line, axis=0) > 0.0)).any(axis=1))
 
 
 def any_on_slow_kind(snapshot: Snapshot) -> bool:
