@@ -14,7 +14,7 @@ from math import inf, isfinite
 
 import numpy as np
 
-from shoal.core.arrays import Floats, Int8s, Int32s
+from shoal.core.arrays import Floats, Indices, Int8s, Int32s, UInt8s
 from shoal.core.decision import Decision, NumberColumn
 from shoal.core.reasons import FITS, NO_ROOM, ReasonTemplate
 from shoal.core.snapshot import Snapshot
@@ -27,6 +27,9 @@ WOULD_DELAY = ReasonTemplate(
     "WOULD_DELAY",
     "waits: to start now, on {GPUs it asks for:,.0f} GPUs, could delay a job that came earlier",
 )
+
+_PART = 32
+"""Waiting jobs that are looked at one by one before the rest of them is looked at again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +60,11 @@ class Backfill:
         plan = _Plan.of(snapshot)
         waiting = ((columns.held == 0) & snapshot.possible).nonzero()[0][: self.tuning.depth]
         codes = np.where(plan.granted > 0, FITS.code, NO_ROOM.code)
-        speeds = columns.speeds[waiting]
-        fastest_first = np.argsort(-speeds, axis=1, kind="stable").tolist()
-        rows = zip(waiting.tolist(), columns.gpus[waiting].tolist(), fastest_first, speeds.tolist(), strict=True)
         blocked = False
-        for i, want, order, speed in rows:
-            most = max(plan.free)
-            if not most:
-                break
-            if want > most and len(plan.reserved) == len(plan.free):
-                continue  # every kind is reserved, so nothing changes for this job
-            usable = [kind for kind in order if speed[kind] > 0.0]
-            if plan.place(i, want, usable):
-                codes[i] = PASSED_AHEAD.code if blocked else FITS.code
-                continue
-            blocked = True
-            if any(plan.free[kind] >= want for kind in usable):
-                codes[i] = WOULD_DELAY.code
+        while len(waiting) and max(plan.free):
+            part, waiting = waiting[:_PART], waiting[_PART:]
+            blocked = self._fill(snapshot, plan, part, codes, blocked=blocked)
+            waiting = plan.undecided(snapshot, waiting)
         free = sum(plan.free)
         numbers: dict[ReasonTemplate, tuple[NumberColumn, ...]] = {
             FITS: (total - free, total),
@@ -83,6 +74,22 @@ class Backfill:
         }
         kinds = plan.kinds if len(plan.free) > 1 else None
         return Decision(explained(snapshot, plan.granted, codes, numbers, kinds))
+
+    def _fill(self, snapshot: Snapshot, plan: "_Plan", line: Indices, codes: UInt8s, *, blocked: bool) -> bool:
+        """Start what jobs of a line may be started; return whether one of these or of those before has to wait."""
+        speeds, gangs = snapshot.columns.speeds[line], snapshot.columns.gpus[line]
+        fastest_first = np.argsort(-speeds, axis=1, kind="stable").tolist()
+        for i, want, order, speed in zip(line.tolist(), gangs.tolist(), fastest_first, speeds.tolist(), strict=True):
+            if not max(plan.free):
+                break
+            usable = [kind for kind in order if speed[kind] > 0.0]
+            if plan.place(i, want, usable):
+                codes[i] = PASSED_AHEAD.code if blocked else FITS.code
+                continue
+            blocked = True
+            if any(plan.free[kind] >= want for kind in usable):
+                codes[i] = WOULD_DELAY.code
+        return blocked
 
 
 @dataclass(slots=True)
@@ -105,6 +112,12 @@ class _Plan:
         held = np.bincount(kinds[kinds >= 0], weights=served.gpus[kinds >= 0], minlength=len(snapshot.cluster.kinds))
         free = [capacity - int(gpus) for capacity, gpus in zip(snapshot.cluster.capacity, held, strict=True)]
         return cls(snapshot.now, snapshot.now + columns.remaining_seconds, served.gpus, kinds, free, {})
+
+    def undecided(self, snapshot: Snapshot, line: Indices) -> Indices:
+        """The jobs of a line that may be started, or have GPUs reserved; nothing would change for the others."""
+        enough = np.array(self.free) >= snapshot.columns.gpus[line, None]
+        enough[:, [kind for kind in range(len(self.free)) if kind not in self.reserved]] = True
+        return line[(enough & (snapshot.columns.speeds[line] > 0.0)).any(axis=1)]
 
     def place(self, i: int, want: int, usable: Sequence[int]) -> bool:
         """Start a job on the first of these kinds where it delays no reservation; else reserve GPUs if none are."""
