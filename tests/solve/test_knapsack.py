@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from shoal.core.arrays import Floats, Indices
-from shoal.solve.knapsack import NONE, heaviest
+from shoal.solve.knapsack import NONE, best_options, best_options_apart, heaviest
 
 
 def drawn(seed: int) -> tuple[Indices, Indices, Indices, Floats, list[int], int]:
@@ -65,3 +65,16 @@ def test_two_narrow_rows_outweigh_a_wide_one_that_alone_weighs_most() -> None:
     found = heaviest(np.arange(3), zeros, np.array([2, 1, 1]), np.array([3.0, 2.0, 2.0]), [2], np.array([0, -1, -1]))
     assert found.taken.tolist() == [NONE, 1, 2]
     assert found.worth == 4.0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_of_one_kind_each_are_packed_kind_by_kind_as_all_kinds_at_once(seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    capacity = chance.integers(0, 9, 3).tolist()
+    kind = chance.integers(3, size=9).tolist()
+    options = [
+        [(k, int(width), float(worth)) for width, worth in zip(chance.integers(0, 5, 2), chance.random(2), strict=True)]
+        for k in kind
+    ]
+    every = [True] * len(options)
+    assert best_options_apart(options, every, capacity) == best_options(options, every, capacity)

@@ -92,6 +92,22 @@ def best_options(
     return taken
 
 
+def best_options_apart(
+    options: Sequence[Sequence[tuple[int, int, float]]], skips: Sequence[bool], capacity: Sequence[int]
+) -> list[int]:
+    """The same, one kind after the other where no row has options of two kinds: states then add up, not multiply."""
+    kind_of = [row[0][0] if row else 0 for row in options]
+    if len(capacity) == 1 or any(kind != own for row, own in zip(options, kind_of, strict=True) for kind, _, _ in row):
+        return best_options(options, skips, capacity)
+    taken = [NONE] * len(options)
+    for k, seats in enumerate(capacity):
+        rows = [i for i, own in enumerate(kind_of) if own == k]
+        alone = [[(0, width, worth) for _, width, worth in options[i]] for i in rows]
+        for i, place in zip(rows, best_options(alone, [skips[i] for i in rows], [seats]), strict=True):
+            taken[i] = place
+    return taken
+
+
 def zero_one(widths: Sequence[int], values: Sequence[float], capacity: int) -> tuple[list[int], float]:
     """The items of most value within ``capacity``, the last first, and their value; no width exceeds ``capacity``."""
     best = np.zeros(capacity + 1)

@@ -17,8 +17,7 @@ from heapq import heapify, heappop, heapreplace
 import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices
-from shoal.solve.few_choices import FewChoices, Option, best_of_few
-from shoal.solve.knapsack import best_options
+from shoal.solve.knapsack import best_options_apart
 from shoal.solve.pool_prices import PoolOptions, clearing_prices
 
 _STEPS = 60
@@ -105,7 +104,7 @@ def best_choices(
     value, bound = options.value(picks), _bound(options, prices)
     if bound - value <= tolerance * bound:
         return Chosen(picks, value, max(bound, value), bound <= value, prices)
-    if len(pool_units) > 1:
+    if len(pool_units) > 1 and not _apart(options):  # else the prices of the pools are the best ones already
         prices = _polished(options, prices, options.value(picks))
         other = _filled(options, _repaired(options, _at_prices(options, prices)))
         picks = other if options.value(other) > options.value(picks) else picks
@@ -113,15 +112,11 @@ def best_choices(
     return replace(_searched(options, prices, picks, bound), prices=prices)
 
 
-def _best_of_few(options: ChoiceTable, row: Indices, column: Indices, tolerance: float) -> Chosen:
-    """The same in plain numbers, for the useful options in these rows and columns."""
-    rows: list[list[Option]] = [[] for _ in options.worth]
-    numbers = (options.worth[row, column], options.units[row, column], options.pools[row, column], column)
-    for i, *option in zip(row.tolist(), *(of.tolist() for of in numbers), strict=True):
-        rows[i].append(tuple(option))
-    found = best_of_few(FewChoices(rows, options.capacity.tolist()), tolerance, LARGEST_SEARCH)
-    picks = np.array([-1 if pick is None else pick[3] for pick in found.picks], dtype=np.intp)
-    return Chosen(picks, found.value, found.bound, found.exact, np.array(found.prices))
+def _apart(options: ChoiceTable) -> bool:
+    """Whether no row has options of two pools."""
+    able = options.worth > 0
+    first = np.take_along_axis(options.pools, able.argmax(axis=1)[:, None], 1)
+    return not (able & (options.pools != first)).any()
 
 
 def _at_prices(options: ChoiceTable, prices: Floats) -> Indices:
@@ -345,6 +340,6 @@ class _PoolSearch:
             [(int(table.pools[i, c]), int(table.units[i, c]) - least, float(table.worth[i, c])) for c in columns]
             for i, least, columns in zip(self.core.tolist(), self.least, every, strict=True)
         ]
-        taken = best_options(options, self.none.tolist(), self.free_units.tolist())
+        taken = best_options_apart(options, self.none.tolist(), self.free_units.tolist())
         picks = [columns[at] if at >= 0 else -1 for columns, at in zip(every, taken, strict=True)]
         return np.array(picks, dtype=np.intp)

@@ -5,6 +5,7 @@ other prices fixed. That price is found by bisection; rows that ask for as many 
 set aside, so that a step soon looks at a few rows only.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import eq
@@ -43,6 +44,11 @@ def clearing_prices(
     prices = np.zeros(len(options))
     if highest <= 0.0:
         return prices
+    if _apart(options, rows):  # no price changes what is asked of another pool
+        nowhere = np.zeros(rows)
+        for k, pool in enumerate(options):
+            prices[k] = _clearing_price(pool, nowhere, capacity[k], highest, tolerance)
+        return prices
     tops = [pool.best(0.0, rows) for pool in options] if len(options) > 1 else []
     for _ in range(_CYCLES if len(options) > 1 else 1):
         before = prices.copy()
@@ -59,18 +65,24 @@ def clearing_prices(
     return prices
 
 
+def _apart(options: Sequence[PoolOptions], rows: int) -> bool:
+    """Whether no row has options of two pools."""
+    seen = np.zeros(rows, dtype=bool)
+    for pool in options:
+        if seen[pool.row].any():
+            return False
+        seen[pool.row] = True
+    return True
+
+
 def _clearing_price(pool: PoolOptions, elsewhere: Floats, capacity: int, highest: float, tolerance: float) -> float:
     """The lowest price at which the demand of one pool fits; rows have ``elsewhere`` without it."""
     others = elsewhere[pool.row]
     better = (pool.worth > others).nonzero()[0]
     if not len(better):
         return 0.0
-    demand = _Demand(pool.row[better], pool.worth[better], pool.units[better], others[better], capacity)
-    return bisected(demand, highest, tolerance)
-
-
-def bisected(demand: "_Demand | FewRows", highest: float, tolerance: float) -> float:
-    """The lowest price at which a demand fits, from above; at ``highest`` nothing is asked."""
+    columns = pool.row[better], pool.worth[better], pool.units[better], others[better]
+    demand = _RigidDemand.of(*columns, capacity, highest) or _Demand(*columns, capacity)
     if demand.fits(0.0):
         return 0.0
     low, high = 0.0, highest
@@ -84,6 +96,45 @@ def bisected(demand: "_Demand | FewRows", highest: float, tolerance: float) -> f
         if high - low <= near * high:
             break
     return high
+
+
+class _RigidDemand:
+    """The same where all options of a row have as many units: it asks for them up to its threshold price.
+
+    Comparisons at a price within ``margin`` of a threshold are those of `_Demand`, to the last bit.
+    """
+
+    def __init__(self, rows: list[tuple[float, float, float, float]], capacity: int, margin: float) -> None:
+        self._rows, self._capacity, self._margin = rows, capacity, margin
+        self._thresholds = [row[0] for row in rows]
+        left = np.array([units for _, _, units, _ in reversed(rows)]).cumsum()[::-1].tolist()
+        self._asked_from: list[float] = [*left, 0.0]
+        """Units of the rows from each one on, in ascending order of their thresholds."""
+
+    @classmethod
+    def of(
+        cls, row: Indices, worth: Floats, units: Floats, others: Floats, capacity: int, highest: float
+    ) -> "_RigidDemand | None":
+        """Return the demand; None where a row has options of different numbers of units."""
+        starts = _starts(row)
+        if len(starts) < len(row):
+            if (units != np.repeat(units[starts], np.diff(starts, append=len(row)))).any():
+                return None
+            worth, units, others = np.maximum.reduceat(worth, starts), units[starts], others[starts]
+        thresholds = (worth - others) / units
+        order = thresholds.argsort()
+        columns = (thresholds[order], worth[order], units[order], others[order])
+        return cls(list(zip(*(column.tolist() for column in columns), strict=True)), capacity, 1e-13 * highest)
+
+    def fits(self, price: float) -> bool:
+        """Whether demand at this price is within the capacity."""
+        first = bisect_left(self._thresholds, price - self._margin)
+        last = bisect_right(self._thresholds, price + self._margin, first)
+        asked = self._asked_from[last]
+        for _, worth, units, others in self._rows[first:last]:
+            if worth - price * units > others:
+                asked += units
+        return asked <= self._capacity
 
 
 class _Demand:
