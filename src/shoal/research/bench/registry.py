@@ -26,6 +26,7 @@ from shoal.engine.moves import StopStartPlanner
 from shoal.placement.packed import PackedPlacer
 from shoal.policy.registry import POLICIES, parse_policy
 from shoal.research.bench import (
+    advise,
     auction,
     cells,
     elastic,
@@ -373,6 +374,10 @@ def _all() -> list[Bench]:
     benches.append(Bench("import", "import shoal", 0.3, _new_process(["-c", "import shoal"])))
     trainer = _new_process(["-c", "from shoal.trainer.session import Session"])
     benches.append(Bench("trainer-import", "import the trainer's session, which needs no framework", 0.1, trainer))
+    month = (
+        "shoal advise on an invented month of 20,000 jobs: eight policies with intervals, table and page; all processes"
+    )
+    benches.append(Bench("advise", month, 200.0, lambda _: advise.advise()))
     ten = ["-m", "shoal", "simulate", "--workload", "demo", "--jobs", "10", "--cluster", "v100:2x4", "--policy", "fifo"]
     benches.append(Bench("simulate-ten", "shoal simulate of ten jobs, from a cold start", 0.6, _new_process(ten)))
     benches.append(Bench("help", "shoal --help", 0.5, _new_process(["-m", "shoal", "--help"])))
