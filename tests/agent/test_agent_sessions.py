@@ -3,6 +3,7 @@
 import os
 import select
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,6 +74,26 @@ def test_a_session_takes_the_terminal_of_its_rank_and_ends_with_its_status(plane
     assert b"".join(piece.data for sent in plane.sent for piece in sent.pieces) == b"hello"
     plane.over.set()
     os.close(terminal)
+
+
+def test_what_a_terminal_showed_that_no_session_took_is_in_the_log(agent: AgentSessions, tmp_path: Path) -> None:
+    log = tmp_path / "1-0.log"
+    log.write_text("before\n")
+    terminal = agent.open_terminal((1, 1), {"logs": str(tmp_path), "ranks": [{"log": log.name}]})
+    os.write(terminal, b"hello\nworld\n")
+    os.close(terminal)
+    agent.run_over((1, 1))
+    assert log.read_text() == "before\nhello\nworld\n"
+
+
+def test_the_output_of_a_terminal_is_written_through_no_link(agent: AgentSessions, tmp_path: Path) -> None:
+    (tmp_path / "passwd").write_text("")
+    (tmp_path / "1-0.log").symlink_to(tmp_path / "passwd")
+    terminal = agent.open_terminal((1, 1), {"logs": str(tmp_path), "ranks": [{"log": "1-0.log"}]})
+    os.write(terminal, b"root::0:0\n")
+    os.close(terminal)
+    agent.run_over((1, 1))
+    assert (tmp_path / "passwd").read_text() == ""
 
 
 @pytest.mark.parametrize("how", ["not taken in time", "its client left"])

@@ -326,7 +326,7 @@ class NodeAgent:
             if start.gated:
                 self._gates.expect(key)
             keeper = KeeperHandle(self._servers.own, self._lease, order.grace, cgroup)
-            terminal = self._sessions.open_terminal(key) if run["terminal"] else None
+            terminal = self._sessions.open_terminal(key, run) if run["terminal"] else None
         except OSError as error:
             return self._state.over(key, f"the agent could not start a keeper: {error}", blameless=True)
         self._watch(key, keeper)

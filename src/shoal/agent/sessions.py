@@ -15,8 +15,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fcntl import ioctl
+from pathlib import Path
 from termios import TIOCSWINSZ
-from typing import TypeVar
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from shoal.agent.keeper_handle import KeeperHandle
 from shoal.agent.node_run import Key
@@ -180,8 +182,8 @@ class AgentSessions:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._sessions: dict[str, _Session] = {}
-        self._terminals: dict[Key, tuple[int, float]] = {}
-        """By run whose first rank has a terminal, the other end of that, and until when a session may take it."""
+        self._terminals: dict[Key, tuple[int, float, Path | None]] = {}
+        """By run whose first rank has a terminal: its other end, until when a session may take it, the rank's log."""
 
     def follow(self, orders: list[SessionOrder], keepers: Mapping[Key, KeeperHandle]) -> None:
         """Start the sessions that are new in the orders and end those that they no longer list."""
@@ -235,7 +237,7 @@ class AgentSessions:
         """Give a session the terminal of a run's first rank; return the problem if there is none."""
         if key not in self._terminals:
             return "the job has no terminal of its own, or another session has it"
-        session.given, _ = self._terminals.pop(key)
+        session.given = self._terminals.pop(key)[0]
         session.outputs = {session.given: "out"}
         set_size(session.given, session.order.rows, session.order.columns)
 
@@ -246,16 +248,20 @@ class AgentSessions:
         session.hang_up = hang_up
         return ""
 
-    def open_terminal(self, key: Key) -> int:
-        """Make a terminal for a run's first rank; return its end for the rank, which the caller closes."""
+    def open_terminal(self, key: Key, run: Mapping[str, Any] = MappingProxyType({})) -> int:
+        """Make a terminal for a run's first rank; return its end for the rank, which the caller closes.
+
+        ``run`` is the keeper's input, which names the rank's log.
+        """
         ours, theirs = os.openpty()
-        self._terminals[key] = ours, time.monotonic() + UNATTENDED_SECONDS
+        log = Path(run["logs"], run["ranks"][0]["log"]) if run else None
+        self._terminals[key] = ours, time.monotonic() + UNATTENDED_SECONDS, log
         return theirs
 
     def hang_up_unattended(self) -> None:
         """Close the terminals of ranks that no session has taken in time: the kernel hangs up their ranks."""
         now = time.monotonic()
-        for key in [key for key, (_, until) in self._terminals.items() if now >= until]:
+        for key in [key for key, (_, until, _) in self._terminals.items() if now >= until]:
             os.close(self._terminals.pop(key)[0])
 
     def left(self, session: str, status: int, cause: str) -> None:
@@ -271,12 +277,30 @@ class AgentSessions:
                 session.end(status)
 
     def run_over(self, key: Key) -> None:
-        """Note that no process of a run is left."""
+        """Note that no process of a run is left; the log gets what its terminal showed if no session took that."""
         for session in self._sessions.values():
             if (session.order.job, session.order.incarnation) == key:
                 session.end(None, "its run has ended")
         if key in self._terminals:
-            os.close(self._terminals.pop(key)[0])
+            terminal, _, log = self._terminals.pop(key)
+            if log is not None:
+                _keep_output(terminal, log)
+            os.close(terminal)
+
+
+def _keep_output(terminal: int, log: Path) -> None:
+    """Append the output that waits in a terminal, whose other end is closed, to a log that its rank opened."""
+    os.set_blocking(terminal, False)
+    with suppress(OSError):  # a job's folder is its owner's: follow no link there
+        folder = os.open(log.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            file = os.open(log.name, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+        finally:
+            os.close(folder)
+        with open(file, "wb") as kept:
+            while data := os.read(terminal, MOST_PIECE_BYTES):
+                kept.write(data.replace(b"\r\n", b"\n"))
+                kept.flush()
 
 
 def set_size(terminal: int, rows: int, columns: int) -> None:
