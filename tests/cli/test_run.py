@@ -1,5 +1,6 @@
 """`shoal run` against a server that knows its answers by heart."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,6 +50,33 @@ def test_run_cancels_its_job_on_ctrl_c(shoal: Shoal, cluster: Fake, later: list[
     code, _, err = shoal("run", "--", "train")
     assert code == 130
     assert "cancelled job-aaaa" in err
+
+
+def test_run_takes_conditions_limits_and_the_folder_as_submit_does(
+    shoal: Shoal, cluster: Fake, later: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.py").write_text("print(1)")
+    monkeypatch.chdir(tmp_path)
+    later[:] = [detail(row("job-aaaa", state="held", reason="waits for prep-bbbb to end")), detail(ended("job-aaaa"))]
+    cluster.jobs(row("prep-bbbb"))
+    cluster.answers["GET /v1/jobs/job-aaaa"] = lambda _: (200, later.pop(0) if len(later) > 1 else later[0])
+    monkeypatch.setattr("shoal.cli.ship.ship", lambda *_: "d" * 64)
+    code, _, err = shoal("run", "--after", "prep-bbbb:any", "--time", "2h", "--ship", "--", "python", "a.py")
+    assert code == 0, err
+    (asked,) = [asked for asked in cluster.asked if asked.method == "POST"]
+    assert asked.body["after"] == [{"job": "prep-bbbb", "when": "any"}]
+    assert (asked.body["time"], asked.body["code"], asked.body.get("workdir")) == (7200.0, "d" * 64, None)
+    assert "job-aaaa waits for prep-bbbb to end" in err
+
+
+def test_a_command_on_a_terminal_that_ended_before_it_was_joined_shows_its_log(
+    shoal: Shoal, cluster: Fake, later: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.cli.run.terminal_fields", lambda: {"terminal": "vt100", "rows": 24, "columns": 80})
+    later[:] = [detail(ended("job-aaaa", state="failed", reason="rank 0 failed"), incarnation=1, exit_status=3)]
+    code, out, err = shoal("run", "--pty", "--", "nvidia-smi")
+    assert (code, out) == (3, "hello\n")
+    assert "cancelled" not in err
 
 
 def test_a_terminal_is_needed_for_pty(shoal: Shoal, cluster: Fake) -> None:

@@ -12,7 +12,8 @@ from shoal.cli.client import cluster_options, job_path, retrying
 from shoal.cli.live_tables import state
 from shoal.cli.logs import follow_job
 from shoal.cli.output import json_option, print_json, warn
-from shoal.cli.submit import TakesCommand, command_job, deliver, given_fields, submit, words_after_dashes
+from shoal.cli.submit import TakesCommand, command_job, deliver, given_fields, ship_folders, submit, words_after_dashes
+from shoal.cli.waiting_options import waiting_fields
 from shoal.core.errors import InputError, ShoalError
 from shoal.wire.client import Refused
 from shoal.wire.messages import JobDetail, NewSession, Submission
@@ -25,9 +26,10 @@ _POLL_SECONDS = 0.3
 
 @click.command(cls=TakesCommand, options_metavar="[OPTIONS] -- CMD…")
 @click.option("--pty", is_flag=True, help="Run the command on this terminal, as an interactive shell needs.")
+@click.option("--ship", "shipped", is_flag=True, help="Send the working folder's files, and run the job in a copy.")
 @cluster_options
 @json_option
-def run(pty: bool, client: "Client", as_json: bool, **options: Any) -> None:
+def run(pty: bool, shipped: bool, client: "Client", as_json: bool, **options: Any) -> None:
     """Submit a command, wait until it runs, print its output and exit with its status; Ctrl-C cancels it.
 
     It takes the options of `shoal submit`, and is not tried again after a crash unless --retries says so. With --json
@@ -38,12 +40,13 @@ def run(pty: bool, client: "Client", as_json: bool, **options: Any) -> None:
         raise InputError("command", None, "nothing stands after `--`; write e.g. `shoal run -- python train.py`")
     if pty and as_json:
         raise InputError("pty", True, "has no document to print; leave --pty or --json out")
-    given = {"retries": 0, **given_fields(options)}
+    given = {"retries": 0, **waiting_fields(given_fields(options), client)}
     terminal = terminal_fields() if pty else {}
     if pty:
         env = {"TERM": terminal["terminal"], **given.get("env", {})}
         given = {"preemptible": "no", **given, "terminal": True, "ranks": "node", "env": env}
-    (job,) = deliver(client, [command_job(command, given)])
+    jobs = [command_job(command, given)]
+    (job,) = deliver(client, ship_folders(client, jobs) if shipped else jobs)
     warn(f"submitted {job}")
     try:
         code = _on_terminal(client, job, terminal) if pty else _output(client, job, quiet=as_json)
@@ -71,7 +74,7 @@ def _wait(client: "Client", job: str) -> JobDetail:
     found = _detail(client, job)
     announced = False
     while found.job.ended is None and found.job.state.lower() != "running":
-        if found.decision and not announced and found.job.state.lower() == "pending":
+        if found.decision and not announced and found.job.state.lower() in ("pending", "held"):
             warn(f"{job} {found.decision}")
             announced = True
         time.sleep(_POLL_SECONDS)
@@ -94,8 +97,14 @@ def _output(client: "Client", job: str, *, quiet: bool) -> int:
 
 
 def _on_terminal(client: "Client", job: str, terminal: dict[str, Any]) -> int:
-    """Take the terminal of the job's first rank until it ends; return the exit code."""
-    found = _wait(client, job)
-    if found.job.ended is not None:
-        raise ShoalError(f"{job} has ended ({state(found.job)}): {found.job.reason}")
-    return exit_code(run_session(client, job, NewSession(**terminal)))
+    """Take the terminal of the job's first rank until it ends; return the exit code.
+
+    A command that ended before this terminal joined it has left its output in its log.
+    """
+    if _wait(client, job).job.ended is None:
+        try:
+            return exit_code(run_session(client, job, NewSession(**terminal)))
+        except ShoalError:
+            if _detail(client, job).job.ended is None:
+                raise
+    return _output(client, job, quiet=False)

@@ -104,7 +104,7 @@ def submit(words: tuple[str, ...], count: int, shipped: bool, client: "Client", 
     if len(jobs) * count > _MOST:
         raise InputError("count", count, f"makes {len(jobs) * count:,} jobs; at most {_MOST:,} go in one submission")
     if shipped:
-        jobs = _ship(client, jobs)
+        jobs = ship_folders(client, jobs)
     ids = deliver(client, jobs, count)
     if as_json:
         print_json({"jobs": ids})
@@ -143,7 +143,7 @@ def _stop_notes(jobs: Sequence["Submission"], ids: Sequence[str]) -> list[str]:
     return [f"{of[0]}{more[kind]}: {meaning[kind]}" for kind, of in kinds.items()]
 
 
-def _ship(client: "Client", jobs: Sequence["Submission"]) -> list["Submission"]:
+def ship_folders(client: "Client", jobs: Sequence["Submission"]) -> list["Submission"]:
     """Send the working folder of each job, and let the job run in a copy of it."""
     from msgspec.structs import replace
 
