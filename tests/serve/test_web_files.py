@@ -74,3 +74,4 @@ def test_the_page_loads_all_its_modules_by_one_request_and_its_style_by_another(
     assert "main" in modules
     for module in modules:
         assert script.count(f"const ${module} = (() => {{\n") == 1, module
+    assert not re.search(r"^\s*(?://|/\*)", script, re.MULTILINE), "comments are not sent"

@@ -9,11 +9,15 @@ from importlib import resources
 
 _IMPORT = re.compile(r'^import (?:\* as (?P<all>\w+)|\{(?P<names>[^}]*)\}) from "\./(?P<file>[\w.]+)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
+_COMMENT = re.compile(r"^[ \t]*(?://.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n", re.MULTILINE)
 _LEFT = re.compile(r"^\s*(?:import|export)\b.*", re.MULTILINE)
 
 
 def bundle(entry: str, instead: dict[str, str] | None = None) -> str:
-    """Return the script of a module and all it imports; ``instead`` names modules to take for others."""
+    """Return the script of a module and all it imports; ``instead`` names modules to take for others.
+
+    Comments on lines of their own are left out.
+    """
     done: dict[str, str] = {}
     _add(entry, instead or {}, done)
     return "\n".join(done.values())
@@ -28,7 +32,7 @@ def web_text(name: str) -> str:
 
 
 def _add(file: str, instead: dict[str, str], done: dict[str, str]) -> None:
-    text = web_text(file)
+    text = _COMMENT.sub("", web_text(file))
     for found in _IMPORT.finditer(text):
         needed = instead.get(found["file"], found["file"])
         if needed not in done:
