@@ -174,6 +174,28 @@ def test_a_held_job_says_how_often_it_crashed_and_when_it_is_tried_again() -> No
     assert (row.state, row.position, row.start) == ("held", 1, StartForecast(1.0, 1.0, 1.0))
 
 
+def test_nodes_say_how_much_of_their_last_hour_jobs_held() -> None:
+    placed = {0: Placement(((0, 1),)), 1: Placement(((1, 2),))}
+    scene = Scene("gpu:3x2", spec("runs", 1), spec("ended", 2), placed=placed)
+    scene.accounts.apply_events([JobCompleted(65.0, 1, 1, 100.0)])
+    assert [node.recent_use for node in scene.views().nodes([None] * 3, scene.held)] == [
+        0.4545,  # one of two GPUs, for 100 of the 110 s so far
+        0.5,  # both for 55 s
+        0.0,
+    ]
+    views = replace(scene.views(), now=3600.0 + 40.0)
+    assert [node.recent_use for node in views.nodes([None] * 3, scene.held)] == [0.5, round(25.0 / 3600.0, 4), 0.0]
+
+
+def test_a_nodes_use_is_counted_from_when_on_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.live.seat_history._MOST_SPANS", 1)
+    scene = Scene(
+        "gpu:2x2", spec("runs", 1), spec("ended", 2), placed={0: Placement(((0, 1),)), 1: Placement(((1, 2),))}
+    )
+    scene.accounts.apply_events([JobCompleted(65.0, 1, 1, 100.0)])
+    assert [node.recent_use for node in scene.views().nodes([None] * 2, scene.held)] == [0.5, 0.0], "since 65 s"
+
+
 def test_nodes_say_what_is_used_and_name_only_the_jobs_that_may_be_seen() -> None:
     scene = Scene("gpu:3x2", spec("a", 3), spec("b", 1, "bob"), placed={0: ON_BOTH, 1: Placement(((0, 1),))}, down=(2,))
     rows = scene.views(scene.last()).nodes([50.0, None, 60.0], scene.held)

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from shoal.core.lifecycle import JobState
 from shoal.core.topology import Node, Placement
-from shoal.core.units import JobNumber
+from shoal.core.units import JobNumber, Seconds
 from shoal.live.accounts import Account, Accounts
+from shoal.live.seat_history import RECENT_SECONDS, SeatSpan, recent_spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,13 +16,16 @@ class Holdings:
 
     placed: list[tuple[Account, Placement]]
     suspended: list[tuple[Account, Placement]]
+    past: list[SeatSpan]
+    """What jobs have held, in the order of its ends."""
 
     @classmethod
     def of(cls, accounts: Accounts) -> "Holdings":
-        """Return what jobs hold now. The caller holds the control plane's lock."""
+        """Return what jobs hold now, and have held. The caller holds the control plane's lock."""
         live = accounts.live.values()
         suspended = [(a, a.bound) for a in live if a.state is JobState.SUSPENDED and a.bound is not None]
-        return cls([(a, a.placement) for a in accounts.placed.values() if a.placement is not None], suspended)
+        placed = [(a, a.placement) for a in accounts.placed.values() if a.placement is not None]
+        return cls(placed, suspended, accounts.past_seats.copy())
 
     def by_node(self) -> dict[int, list[tuple[Account, int]]]:
         """Return by index of a node the jobs that hold GPUs there, and how many."""
@@ -52,3 +56,17 @@ class Holdings:
                     counted.add((node, account.number))
                 used[node] = used.get(node, 0) + count
         return {node: min(count, nodes[node].gpus) for node, count in used.items()}
+
+    def recent_use(self, nodes: Sequence[Node], now: Seconds) -> list[float]:
+        """Return by index of a node the fraction of its GPUs' time that jobs held, in the hour before ``now``.
+
+        In less than an hour, if earlier holdings are not known any more.
+        """
+        since, past = recent_spans(self.past, now - RECENT_SECONDS)
+        held, whole = [0.0] * len(nodes), max(now - since, 1.0)
+        for span in past:
+            held[span.node] += span.gpus * ((span.ended or now) - max(span.began, since))
+        for account, placement in self.placed:
+            for node, count in placement.seats:
+                held[node] += count * max(0.0, now - max(account.placed_at, since))
+        return [min(1.0, seconds / (node.gpus * whole)) for node, seconds in zip(nodes, held, strict=True)]

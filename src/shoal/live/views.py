@@ -255,7 +255,7 @@ class ClusterViews:
         ``retired`` nodes are left out if they are down and no job is on them.
         """
         rows, by_node, suspended = [], holdings.by_node(), holdings.suspended_by_node()
-        used = self.used_gpus(holdings)
+        used, recent = self.used_gpus(holdings), holdings.recent_use(self.topology.nodes, self.now)
         for index, (node, at) in enumerate(zip(self.topology.nodes, last_reports, strict=True)):
             here = by_node.get(index, [])
             if index in retired and index in self.topology.down and not here:
@@ -273,6 +273,7 @@ class ClusterViews:
                     drained=self._without_foreign_names(self.drained.get(index, "")),
                     suspended=[account.spec.id for account in suspended.get(index, ()) if self._shown(account)],
                     held={account.spec.id: gpus for account, gpus in here if self._shown(account)},
+                    recent_use=round(recent[index], 4),
                 )
             )
         return rows

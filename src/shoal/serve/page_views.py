@@ -20,6 +20,7 @@ from shoal.wire.watch_messages import Expected, QueueRow
 
 _DISK_GRAIN = 10**9
 _USE_GRAIN = 60.0
+_RECENT_GRAIN = 0.05
 _MOST_RUNNING = 2000
 _MOST_DECISIONS = 200
 _SLICE = 300
@@ -111,7 +112,8 @@ def _running(control_plane: ControlPlaneAPI, usage: UsageSampler, tenant: str | 
 def _nodes(control_plane: ControlPlaneAPI, usage: UsageSampler, tenant: str | None, job: str | None) -> Any:
     def steady(row: NodeRow) -> NodeRow:
         disk = None if row.disk_free is None else row.disk_free // _DISK_GRAIN * _DISK_GRAIN
-        return msgspec.structs.replace(row, heard=None if row.up else row.heard, disk_free=disk)
+        recent = None if row.recent_use is None else round(_rounded(row.recent_use, _RECENT_GRAIN), 2)
+        return msgspec.structs.replace(row, heard=None if row.up else row.heard, disk_free=disk, recent_use=recent)
 
     return {row.name: steady(row) for row in control_plane.nodes(tenant)}
 

@@ -336,6 +336,8 @@ class NodeRow(Struct, frozen=True, kw_only=True):
     """What the engine that has the node says about it."""
     held: dict[str, int] = field(default_factory=dict)
     """By job in ``jobs``, the GPUs that it holds there."""
+    recent_use: float | None = None
+    """Fraction of its GPUs' time that jobs held in the last hour, or since the control plane knows."""
 
 
 class DrainNode(Struct, forbid_unknown_fields=True, frozen=True):
