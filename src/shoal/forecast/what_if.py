@@ -26,7 +26,8 @@ from shoal.policy.registry import is_policy_file
 from shoal.report.compare import t_interval
 from shoal.wire.messages import StartForecast, Submission, WhatIf
 
-FORECAST_SECONDS = 2.0
+FORECAST_SECONDS = 4.0
+"""CPU seconds of a forecast, without reading the journal: three simulations of some 20 jobs. One has no spread."""
 WHAT_IF_SECONDS = 20.0
 """CPU seconds that an answer may take, without reading the journal."""
 
