@@ -38,6 +38,8 @@ VIEWS = ("cluster", "queue", "timeline", "decisions", "fairness", "policies", "s
 
 Open: TypeAlias = Callable[..., Page]
 
+expect.set_options(timeout=20_000)  # other work may keep the machine busy
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
@@ -220,6 +222,32 @@ def test_a_run_of_the_timeline_shows_the_decision_that_started_it(open_page: Ope
     row = page.get_by_role("row").filter(has_text=job)
     expect(row).to_contain_text("starts")
     expect(row).to_contain_text("1 GPU")
+
+
+def test_the_map_shows_the_use_of_each_node_in_the_last_hour(open_page: Open, job: str) -> None:
+    assert job
+    page = open_page()
+    expect(page.locator(".map")).not_to_contain_text("% used")
+    page.get_by_role("button", name="Use in the last hour").click()
+    expect(page.locator(".node").first).to_contain_text(re.compile(r"[1-9]\d* % used"))
+    expect(page.locator(".map .legend")).to_contain_text("Part of its GPUs' time that jobs held")
+    page.get_by_role("button", name="Jobs by tenant").click()
+    expect(page.locator(".map .legend")).to_contain_text("ana")
+
+
+def test_the_timeline_shows_when_a_waiting_job_is_expected_to_start(
+    open_page: Open, cluster: LiveCluster, tokens: dict[str, str], job: str
+) -> None:
+    assert job  # is expected to end, so that others can start
+    wide = {"command": ["sleep", "60"], "name": "coming", "gpus": 4, "work": 60}
+    (new,) = cluster.call("POST", "/v1/jobs", tokens["bo"], wide)["jobs"]
+    page = open_page("timeline")
+    expect(page.locator("section.card").filter(has_text="Expected to start")).to_contain_text(new, timeout=60_000)
+    box = page.locator("canvas.lanes").bounding_box()
+    assert box is not None
+    page.locator("canvas.lanes").click(position={"x": box["width"] / 2, "y": box["height"] - 16})  # the last lane
+    expect(page.get_by_role("heading", level=1)).to_have_text(new)
+    cluster.call("DELETE", f"/v1/jobs/{new}", tokens["bo"])
 
 
 def test_a_decision_is_opened_from_the_list_and_from_a_jobs_story_and_shows_a_tenant_its_own(

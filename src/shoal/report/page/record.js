@@ -71,10 +71,20 @@ const FIND = {
     const of = (node, most) => Math.min(most, Object.values(held.get(node) || {}).reduce((a, b) => a + b, 0));
     return { held, total: name.reduce((sum, node, i) => sum + of(node, gpus[i]), 0), of };
   },
+  /** Part of each node's GPU time that jobs held in the hour before; null where not all runs are listed. */
+  recent(at) {
+    if (!run.complete || at < 1) return null;
+    const { name, gpus } = run.data.nodes, since = Math.max(0, at - 3600), held = new Map();
+    for (const seat of run.seats) {
+      const seconds = Math.min(seat.ended, at) - Math.max(seat.began, since);
+      if (seconds > 0) held.set(seat.node, (held.get(seat.node) || 0) + seconds * seat.gpus);
+    }
+    return new Map(name.map((node, i) => [node, Math.min(1, (held.get(node) || 0) / (gpus[i] * (at - since)))]));
+  },
   nodes(at) {
-    const { name, kind, gpus, rack } = run.data.nodes, bin = binAt(at), { held, of } = FIND.used(at);
+    const { name, kind, gpus, rack } = run.data.nodes, bin = binAt(at), { held, of } = FIND.used(at), recent = FIND.recent(at);
     return byKey(name.map((node, i) => ({ name: node, kind: kind[i], gpus: gpus[i], rack: rack[i], up: true, drained: "", suspended: [], heard: null, disk_free: null,
-      used: bin ? bin[i] : of(node, gpus[i]), held: bin ? {} : held.get(node) || {}, unnamed: bin ? "in use" : "" })), "name");
+      used: bin ? bin[i] : of(node, gpus[i]), held: bin ? {} : held.get(node) || {}, unnamed: bin ? "in use" : "", recent_use: recent?.get(node) })), "name");
   },
   running: (at) => byKey(live(at).map((job) => queueRow(job, at)).filter((row) => row.held || row.start), "id"),
   jobs: (at) => byKey(live(at).map((job) => queueRow(job, at)), "id"),

@@ -6,9 +6,14 @@ import { ago, bytes, clock, clockTime, count, gpus, latest, nameTenants, now, pe
 const MANY_NODES = 40;
 const HOUR = 3600;
 
-export function open({ root, login }) {
+/** What the colours of GPUs say; kept while the page is open. */
+const chosen = { heat: false };
+
+export function open({ root }) {
   const use = timeChart(), waiting = timeChart();
+  let last = {};
   const update = (rows) => {
+    last = rows;
     if (!rows.cluster || !rows.nodes) return;
     const cluster = rows.cluster.get("cluster"), nodes = [...rows.nodes.values()], jobs = rows.running || new Map();
     nameTenants([...jobs.values()].map((job) => job.tenant));
@@ -17,8 +22,9 @@ export function open({ root, login }) {
       cluster.short_of_disk && h("p.bad.card", { role: "alert" }, cluster.short_of_disk),
       tiles(cluster, nodes),
       h("div.columns", { key: "columns" },
-        h("section.map", {}, kinds(nodes).map(([kind, group]) => kindSection(kind, group, jobs, nodes.length > MANY_NODES)),
-          legend(jobs, nodes)),
+        h("section.map", {}, nodes.some((node) => typeof node.recent_use === "number") && colouring((heat) => { chosen.heat = heat; update(last); }),
+          kinds(nodes).map(([kind, group]) => kindSection(kind, group, jobs, nodes.length > MANY_NODES)),
+          chosen.heat ? scale() : legend(jobs, nodes)),
         h("div.side", {},
           h("section.card", {}, h("h2", {}, "Next hour"), nextHour(jobs)),
           h("section.card", {}, h("h2", {}, "GPUs in use"), keep(use.canvas, "use", "plot"), h("p.note", {}, usageNote(rows.usage))),
@@ -56,6 +62,7 @@ function kindSection(kind, nodes, jobs, many) {
 }
 
 function nodeCard(node, jobs, many) {
+  const heat = chosen.heat && typeof node.recent_use === "number" ? node.recent_use : null;
   const held = Object.entries(node.held).sort(([a], [b]) => a.localeCompare(b));
   const own = held.reduce((sum, [, n]) => sum + n, 0), foreign = Math.max(0, node.used - own), free = Math.max(0, node.gpus - node.used);
   const unnamed = node.unnamed || "of other tenants";
@@ -65,9 +72,12 @@ function nodeCard(node, jobs, many) {
     ...Array.from({ length: free }, () => ({ n: 1, cls: node.up && !node.drained ? "free" : "free off", what: "free" })),
   ];
   const state = !node.up ? "down" : node.drained ? "drained" : free ? `${free} free` : "full";
+  const share = heat === null ? "" : `${Math.round(100 * heat)} % used`, plain = many && node.up && !node.drained;
+  // One cell for each GPU, those of one job without a gap.
+  const cell = ({ n, cls, what }) => h("i", { class: heat === null ? cls : `${cls} heat`, title: what, style: { "flex-grow": String(n), "--n": String(n) } });
   return h("li.node", { key: node.name, class: !node.up ? "down" : node.drained ? "drained" : "" },
-    h("h3", { title: [facts(node), node.drained && `drained: ${node.drained}`].filter(Boolean).join(" · ") }, h("span", {}, node.name), h("small", {}, many && node.up && !node.drained ? "" : state)),
-    h("div.seats", { "aria-hidden": "true" }, parts.map(({ n, cls, what }) => h("i", { class: cls, title: what, style: { "flex-grow": String(n) } }))),
+    h("h3", { title: [facts(node), node.drained && `drained: ${node.drained}`].filter(Boolean).join(" · ") }, h("span", {}, node.name), h("small", {}, plain || (share && state === "full") ? share : [state, share].filter(Boolean).join(" · "))),
+    h("div.seats", { "aria-hidden": "true", style: heat === null ? {} : { "--heat": `${Math.round(100 * heat)}%` } }, parts.map(cell)),
     !node.up && !many && h("p.bad", {}, node.heard ? ["not heard from for ", ago(node.heard)] : "has not connected yet"),
     node.drained && !many && h("p.warn", {}, `drained: ${node.drained}`),
     !many && h("ul.held", {},
@@ -79,7 +89,14 @@ function nodeCard(node, jobs, many) {
 const facts = (node) => [
   `${node.kind}, ${gpus(node.gpus)}`, node.rack && `rack ${node.rack}`, node.cpus && `${count(node.cpus)} CPUs`,
   node.memory && `${bytes(node.memory)} of memory`, node.disk_free !== null && `${bytes(node.disk_free)} of disk free`,
+  typeof node.recent_use === "number" && `${Math.round(100 * node.recent_use)} % used in the last hour`,
 ].filter(Boolean).join(" · ");
+
+/** A switch between the colours of tenants and those of use. */
+const colouring = (choose) => h("div.toolbar", { key: "colouring" }, h("div.chips", { role: "group", "aria-label": "What the colours of GPUs say" },
+  [["Jobs by tenant", false], ["Use in the last hour", true]].map(([name, heat]) => h("button", { "aria-pressed": String(chosen.heat === heat), onclick: () => choose(heat) }, name))));
+
+const scale = () => h("p.legend", {}, "Part of its GPUs' time that jobs held: ", [0, 25, 50, 75, 100].map((part) => h("span", {}, h("i.swatch.heat", { "aria-hidden": "true", style: { "--heat": `${part}%` } }), `${part} %`)));
 
 function legend(jobs, nodes) {
   const named = nodes.some((node) => Object.keys(node.held).length);
@@ -93,7 +110,7 @@ function legend(jobs, nodes) {
 function nextHour(jobs) {
   const at = now(), soon = [];
   for (const job of jobs.values()) {
-    if (job.end && job.end.median < at + HOUR) soon.push({ at: job.end, job, what: `ends, frees ${gpus(job.held)}` });
+    if (job.end && job.end.median < at + HOUR) soon.push({ at: job.end, job, what: `frees ${gpus(job.held)}` });
     if (job.start && job.start.median < at + HOUR) soon.push({ at: job.start, job, what: `starts on ${gpus(job.wanted)}` });
   }
   if (!soon.length) return h("p.note", {}, clock.end === null ? "No job with a known length is expected to start or end." : "No job starts or ends.");
@@ -118,7 +135,7 @@ function usageNote(usage) {
 function charts(usage, use, waiting) {
   if (!usage?.size) return;
   const points = [...usage.values()].sort((a, b) => a.at - b.at), last = points.at(-1);
-  const to = latest(), from = clock.end === null ? Math.min(points[0].at, to - 600) : 0;
+  const to = latest(), from = clock.end === null ? Math.min(points[0].at, to - 120) : 0;
   use.set({ from, to, unit: "GPUs", limit: last.up, points: points.map((row) => ({ at: row.at, values: [row.used] })),
     series: [{ name: "in use", colour: "--accent-fill", area: true }], label: `GPUs in use over time; now ${last.used} of ${last.up}` });
   waiting.set({ from, to, unit: "jobs", points: points.map((row) => ({ at: row.at, values: [row.waiting] })),

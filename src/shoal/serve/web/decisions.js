@@ -1,7 +1,7 @@
 // Decisions: the latest that moved jobs; and one past decision, made again on the snapshot it was made on.
 import { call } from "./api.js";
 import { h, render } from "./dom.js";
-import { amount, clockTime, count, decisionLink, fullTime, gpus, nameTenants, percent, pill, span, swatch, time } from "./format.js";
+import { bidText, clockTime, count, decisionLink, fullTime, gpus, nameTenants, percent, pill, span, swatch, time } from "./format.js";
 
 const VERBS = { start: "starts", stop: "stops", resize: "resizes", suspend: "suspends", resume: "resumes" };
 const MOST_NAMED = 4, MOST_SHOWN = 200, MOST_TRIES = 30;
@@ -88,12 +88,12 @@ function openOne({ root, argument }) {
     return h("section.card", { key: "verdicts" }, h("h2", {}, "Verdicts", h("small", {}, `${count(answer.all_jobs)} job${answer.all_jobs === 1 ? "" : "s"}`)),
       answer.jobs.length > 12 && h("div.toolbar", { key: "search" }, h("input", { type: "search", "aria-label": "Search verdicts", placeholder: "Search job, tenant, reason", oninput: (event) => { search = event.target.value; draw(); } })),
       fits.length ? h("table.list", { key: "table" },
-        h("thead", {}, h("tr", {}, ["Job", "Was", "Got", priced && "Bid ÷ price", "Why"].filter(Boolean).map((name) => h("th", { scope: "col", class: name.startsWith("Bid") ? "num" : "" }, name)))),
+        h("thead", {}, h("tr", {}, ["Job", "Was", "Got", priced && "Bid ÷ price", "Why"].filter(Boolean).map((name) => h("th", { scope: "col", class: name.startsWith("Bid") ? "num tight" : "" }, name)))),
         h("tbody", {}, fits.slice(0, MOST_SHOWN).map((row) => h("tr", { key: row.job },
           h("th", { scope: "row" }, jobLink(row.job), h("small", {}, swatch(row.tenant), row.tenant)),
           h("td", { "data-label": "Was" }, pill(row.state), h("small", {}, row.held ? `${gpus(row.held)}, ${row.nodes.join(", ")}` : `asks for ${gpus(row.wanted)}`)),
-          h("td", { "data-label": "Got" }, row.granted ? gpus(row.granted) : "none", row.move && h("small", {}, VERBS[row.move] || row.move)),
-          priced && h("td.num", { "data-label": "Bid ÷ price" }, BID in row.numbers ? amount(row.numbers[BID]) : "–"),
+          h("td.tight", { "data-label": "Got" }, row.granted ? gpus(row.granted) : "none", row.move && h("small", {}, VERBS[row.move] || row.move)),
+          priced && h("td.num", { "data-label": "Bid ÷ price" }, BID in row.numbers ? bidText(row.numbers[BID]) : "–"),
           h("td.wide", { "data-label": "Why" }, row.reason)))))
         : h("p.note", { key: "none" }, answer.all_jobs ? "No job fits the search." : "None of your jobs was live then."),
       fits.length > MOST_SHOWN && h("p.note", {}, `The first ${count(MOST_SHOWN)} of ${count(fits.length)}; search to see others.`),

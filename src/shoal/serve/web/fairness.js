@@ -38,7 +38,7 @@ export function open({ root, login }) {
   }
   function drawHistory(samples, tenants) {
     if (!samples.length || !tenants.length) return;
-    const name = known(tenants), to = latest(), from = Math.min(samples[0].at, to - 600);
+    const name = known(tenants), to = latest(), from = Math.min(samples[0].at, to - 120);
     const row = (sample) => sample.rows.find((each) => each.tenant === name && !each.app);
     const promise = (sample) => promised(tenants.map((each) => ({ ...each, live: sample.rows.find((found) => found.tenant === each.tenant && !found.app)?.jobs || 0 })), sample.up, null).find((each) => each.tenant === name)?.promise || 0;
     share.set({ from, to, unit: "GPUs", points: samples.map((sample) => ({ at: sample.at, values: login.tenant ? [row(sample)?.held || 0] : [row(sample)?.held || 0, promise(sample)] })),
@@ -48,6 +48,8 @@ export function open({ root, login }) {
   }
   return { title: "Fairness", views: login.record ? ["cluster", "tenants", "usage"] : ["cluster", "tenants", "usage", "fairness"], update, close: () => { chart.close(); share.close(); rho.close(); } };
 }
+
+const ratio = (value) => value?.toFixed(2) ?? "–";
 
 /** Add to each tenant the GPUs it is promised: a guarantee, and a part of the rest if it has jobs. */
 function promised(rows, up, own) {
@@ -73,7 +75,7 @@ function table(tenants, fare, spent) {
       h("td.num", { "data-label": "Live jobs" }, count(row.live)),
       h("td.num", { "data-label": "Used since the start" }, gpuHours(row.gpu_seconds)),
       h("td.num", { "data-label": "Part of all use" }, percent(row.part_ever)),
-      rhos && h("td.num", { "data-label": "ρ now", title: "mean over its live jobs whose work is known; above 1 is worse than 1/n of the cluster" }, fare.get(row.tenant)?.rho ?? "–", fare.get(row.tenant)?.worst !== undefined && h("small", {}, `highest ${fare.get(row.tenant).worst}`)),
+      rhos && h("td.num", { "data-label": "ρ now", title: "mean over its live jobs whose work is known; above 1 is worse than 1/n of the cluster" }, ratio(fare.get(row.tenant)?.rho), fare.get(row.tenant)?.worst !== undefined && h("small", {}, `highest ${ratio(fare.get(row.tenant).worst)}`)),
       priced && h("td.num", { "data-label": "Cost" }, `${money(fare.get(row.tenant)?.dollars || 0)} / h`, h("small", {}, `${money(spent[row.tenant] || 0)} since the start`)))))));
 }
 
@@ -94,7 +96,7 @@ function apps(rows) {
   return h("section.card", { key: "apps" }, h("h2", {}, "Apps"), h("table.list", {},
     h("thead", {}, h("tr", {}, [["App", ""], ["Tenant", ""], ["Live jobs", "num"], ["Holds now", "num"], ["ρ now", "num"]].map(([label, cls]) => h("th", { scope: "col", class: cls }, label)))),
     h("tbody", {}, found.map((row) => h("tr", { key: `${row.tenant} ${row.app}` }, h("th", { scope: "row" }, h("a", { href: `#/search/${encodeURIComponent(row.app)}` }, row.app)), h("td", { "data-label": "Tenant" }, swatch(row.tenant), row.tenant),
-      h("td.num", { "data-label": "Live jobs" }, count(row.jobs || 0)), h("td.num", { "data-label": "Holds now" }, gpus(row.held || 0)), h("td.num", { "data-label": "ρ now" }, row.rho ?? "–"))))));
+      h("td.num", { "data-label": "Live jobs" }, count(row.jobs || 0)), h("td.num", { "data-label": "Holds now" }, gpus(row.held || 0)), h("td.num", { "data-label": "ρ now" }, ratio(row.rho)))))));
 }
 
 const legend = (tenants) => h("p.legend", {}, tenants.filter((row) => row.held || row.gpu_seconds).slice(0, 12).map((row) => h("span", {}, swatch(row.tenant), row.tenant)));
@@ -104,7 +106,7 @@ function draw(usage, tenants, chart) {
   const points = [...usage.values()].sort((a, b) => a.at - b.at), names = new Set();
   for (const point of points) for (const name in point.held) names.add(name);
   const order = [...names].sort((a, b) => (a === "others") - (b === "others") || a.localeCompare(b)), to = latest(), last = points.at(-1);
-  chart.set({ from: clock.end === null ? Math.min(points[0].at, to - 600) : 0, to, unit: "GPUs", limit: last.up,
+  chart.set({ from: clock.end === null ? Math.min(points[0].at, to - 120) : 0, to, unit: "GPUs", limit: last.up,
     points: points.map((row) => ({ at: row.at, values: order.map((name) => row.held[name] || 0) })),
     series: order.map((name) => ({ name, colour: `--t${tenantColour(name)}`, area: true })),
     label: `GPUs held by tenant since ${clockTime(points[0].at)}; now ${order.map((name) => `${name} ${last.held[name] || 0}`).join(", ")}` });

@@ -37,6 +37,8 @@ export const bytes = (value) => {
   const at = value < 1 ? 0 : Math.min(4, Math.floor(Math.log10(value) / 3));
   return `${digits(value / 10 ** (3 * at))} ${["B", "kB", "MB", "GB", "TB"][at]}`;
 };
+/** What a job bids for a GPU, over its price. */
+export const bidText = (value) => (Math.abs(value) < 100 ? value.toFixed(2) : count(value));
 /** A number of samples or other units of work, short. */
 export const amount = (value) => Math.abs(value) >= 1e6 ? value.toExponential(2) : Number(value.toPrecision(4)).toLocaleString("en");
 

@@ -1,7 +1,7 @@
 // Queue: every job in a list of which only the visible rows are in the document.
 import { call } from "./api.js";
 import { h, keep, render } from "./dom.js";
-import { ago, amount, clockTime, count, fullTime, nameTenants, now, pill, span, spread, stateName, swatch } from "./format.js";
+import { ago, bidText, clockTime, count, fullTime, nameTenants, now, pill, span, spread, stateName, swatch } from "./format.js";
 import { submitDialog } from "./submit.js";
 
 const WAITING = new Set(["pending", "held", "suspended"]);
@@ -171,7 +171,7 @@ function line(row, index) {
     cell("job", h("a", { href: `#/job/${encodeURIComponent(row.id)}` }, row.id)),
     cell("tenant", swatch(row.tenant), row.tenant),
     cell("gpus", row.ended ? `${row.wanted}` : `${row.held || 0} / ${row.wanted}`, row.kind ? h("small", {}, row.kind) : null),
-    cell("bid", typeof row.bid === "number" ? amount(row.bid) : "–"),
+    cell("bid", typeof row.bid === "number" ? bidText(row.bid) : "–"),
     cell("expected", expected(row)),
     cell("age", ago(row.submitted), " ago"),
     h("div.reason", { role: "cell", title: row.reason }, row.reason));

@@ -37,7 +37,7 @@ function search(row, chart, whole) {
   ].filter(([, value]) => value);
   return h("section.card", { key: `${row.tenant} ${row.app}` }, h("h2", {}, whole ? "Search" : h("a", { href: `#/search/${encodeURIComponent(row.app)}` }, row.app), h("small", {}, swatch(row.tenant), row.tenant)),
     h("dl.facts", {}, facts.map(([name, value]) => h("div", { key: name }, h("dt", {}, name), h("dd", {}, value)))),
-    keep(chart.canvas, "curves", "plot tall"), whole && trials(report));
+    h("figure", {}, h("figcaption", {}, "Loss over the part of the training done; the best trial is thick, those given up are pale"), keep(chart.canvas, "curves", "plot tall")), whole && trials(report));
 }
 
 const parameters = (trial) => Object.entries(trial.parameters).map(([name, value]) => `${name} ${value}`).join(", ") || "–";

@@ -7,6 +7,8 @@ import { clock, clockTime, count, decisionLink, fullTime, gpus, nameTenants, now
 const SPANS = [[600, "10 min"], [3600, "1 h"], [21600, "6 h"], [86400, "24 h"]];
 const LEFT = 92, TOP = 28, AHEAD = 0.35;
 const LEAST_SPAN = 20, MOST_SPAN = 366 * 86400, MOST_LISTED = 200;
+/** Waiting jobs with an expected start: lanes of their own below those of the GPUs. */
+const MOST_COMING = 8, COMING_GAP = 20, COMING_LANE = 16;
 
 /** The visible stretch of time, kept while the page is open; with `end` null it follows the present. */
 const chosen = { seconds: 3600, end: null, fitted: false };
@@ -18,12 +20,15 @@ export function open({ root }) {
   if (clock.end !== null && chosen.run !== clock.end) Object.assign(chosen, { run: clock.end, seconds: Math.max(LEAST_SPAN, clock.end), end: Math.max(LEAST_SPAN, clock.end) });
   const range = () => { const to = chosen.end ?? now() + AHEAD * chosen.seconds; return [to - chosen.seconds, to]; };
   const spans = () => (clock.end === null ? SPANS : [...SPANS.filter(([seconds]) => seconds < clock.end), [Math.max(LEAST_SPAN, clock.end), "all"]]);
-  const lane = () => (lanes.length > 64 ? 10 : lanes.length > 24 ? 14 : 20);
+  const lane = () => (lanes.length > 64 ? 10 : lanes.length > 24 ? 16 : 20);
+  const comingTop = () => TOP + lanes.length * lane() + COMING_GAP;
+  let coming = [];
   const xOf = (width) => { const [from, to] = range(); return (at) => LEFT + ((at - from) / (to - from)) * (width - LEFT); };
 
   function draw() {
     if (!canvas.isConnected) return;
-    canvas.style.height = `${TOP + lanes.length * lane() + 8}px`;
+    coming = [...jobs.values()].filter((job) => job.start).sort((a, b) => a.start.median - b.start.median).slice(0, MOST_COMING);
+    canvas.style.height = `${coming.length ? comingTop() + coming.length * COMING_LANE + 8 : comingTop() - COMING_GAP + 8}px`;
     const { context: c, width, height } = prepare(canvas), [from, to] = range(), x = xOf(width), size = lane(), at = now();
     grid(c, { width, height, from, to, x, size });
     c.save();
@@ -43,6 +48,7 @@ export function open({ root }) {
     }
     c.globalAlpha = 1;
     if (at > from && at < to) { c.fillStyle = colour("--bad"); c.fillRect(Math.round(x(at)), TOP, 2, height); }
+    coming.forEach((job, i) => expectedStart(c, job, x, comingTop() + i * COMING_LANE + 2, width));
     c.restore();
     if (at > from && at < to) { c.fillStyle = colour("--bad"); c.textAlign = "center"; c.fillText(clock.end === null ? "now" : "shown", x(at), TOP - 16); }
   }
@@ -54,14 +60,32 @@ export function open({ root }) {
       c.fillRect(x(at), y + tall * 0.15, x(until) - x(at), tall * 0.7);
     }
   }
+  /** A waiting job: pale from the 10th to the 90th percentile of its start, a mark at the median, its name beside. */
+  function expectedStart(c, job, x, y, width) {
+    const { low, median, high } = job.start, tall = COMING_LANE - 4, from = x(low), to = Math.max(x(high), x(median) + 3);
+    c.fillStyle = colours[tenantColour(job.tenant)];
+    c.globalAlpha = 0.3;
+    c.fillRect(from, y, to - from, tall);
+    c.globalAlpha = 1;
+    c.fillRect(x(median) - 1, y, 3, tall);
+    const later = median > range()[1], text = `${job.id}, ${gpus(job.wanted)}${later ? `, ${shortTime(median)} →` : ""}`, right = to + 8 + c.measureText(text).width > width;
+    c.textAlign = right ? "right" : "left";
+    c.textBaseline = "middle";
+    const place = right ? Math.min(from, width) - 6 : to + 6;
+    [c.strokeStyle, c.lineWidth, c.lineJoin] = [colour("--card"), 4, "round"]; // keeps the name legible over the line of now
+    c.strokeText(text, place, y + tall / 2);
+    c.fillStyle = colour("--ink");
+    c.fillText(text, place, y + tall / 2);
+    c.textBaseline = "alphabetic";
+  }
   function label(c, bar, left, right, y, tall) {
-    if (!bar.job || right - left < 46 || tall < 11) return;
+    if (!bar.job || right - left < 46 || tall < 13) return;
     c.globalAlpha = 1;
     c.fillStyle = colour("--on-tenant");
     c.textAlign = "left";
     c.textBaseline = "middle";
-    const fits = Math.floor((right - left - 10) / 6.6);
-    c.fillText(bar.job.length > fits ? `${bar.job.slice(0, Math.max(1, fits - 1))}…` : bar.job, left + 5, y + tall / 2);
+    const room = right - left - 10, fits = Math.floor((bar.job.length * room) / c.measureText(bar.job).width);
+    c.fillText(bar.job.length > fits ? `${bar.job.slice(0, Math.max(1, fits - 1))}…` : bar.job, left + 5, y + tall / 2 + 1);
     c.textBaseline = "alphabetic";
   }
   function grid(c, { width, height, from, to, x, size }) {
@@ -84,12 +108,20 @@ export function open({ root }) {
       c.fillText(node.length > 13 ? `${node.slice(0, 12)}…` : node, 4, TOP + i * size + Math.min(15, size));
       if (many * size > 30) { c.fillStyle = colour("--soft"); c.fillText(gpus(many), 4, TOP + i * size + 30); }
     });
+    if (!coming.length) return;
+    c.fillStyle = colour("--line");
+    c.fillRect(0, comingTop() - COMING_GAP / 2, width, 1);
+    c.fillStyle = colour("--ink");
+    c.fillText("waiting", 4, comingTop() + 12);
+    c.fillStyle = colour("--soft");
+    if (coming.length > 1) c.fillText("to start", 4, comingTop() + 27);
   }
 
   const at_ = (event) => {
     const box = canvas.getBoundingClientRect(), size = lane(), row = Math.floor((event.clientY - box.top - TOP) / size);
     const [from, to] = range(), t = from + ((event.clientX - box.left - LEFT) / (box.width - LEFT)) * (to - from);
-    return { t, bar: bars.find((bar) => row >= bar.lane && row < bar.lane + bar.gpus && t >= bar.began && t <= (bar.ended ?? Math.max(now(), jobs.get(bar.job)?.end?.high ?? 0))) };
+    const next = event.clientY - box.top < comingTop() ? undefined : coming[Math.floor((event.clientY - box.top - comingTop()) / COMING_LANE)];
+    return { t, next, bar: bars.find((bar) => row >= bar.lane && row < bar.lane + bar.gpus && t >= bar.began && t <= (bar.ended ?? Math.max(now(), jobs.get(bar.job)?.end?.high ?? 0))) };
   };
   function move(end) { chosen.end = Math.min(end, (clock.end ?? now()) + chosen.seconds); draw(); bar(); }
   function zoom(factor, around) {
@@ -106,13 +138,15 @@ export function open({ root }) {
       if (Math.abs(event.clientX - drag.x) > 4) { drag.moved = true; move(drag.end - shift); }
       return;
     }
-    const { bar } = at_(event);
-    canvas.style.cursor = bar?.job ? "pointer" : "";
+    const { bar, next } = at_(event);
+    canvas.style.cursor = bar?.job || next ? "pointer" : "";
+    if (next) return tip(event.clientX, event.clientY, h("b", {}, next.id), h("div", {}, `${next.tenant} · waits for ${gpus(next.wanted)}`),
+      h("div", {}, `starts in ${spread(next.start, now())}: between ${clockTime(next.start.low)} and ${clockTime(next.start.high)} in 8 of 10 cases`));
     if (!bar) return tip(0, 0);
     tip(event.clientX, event.clientY, h("b", {}, bar.job || "another tenant's job"), h("div", {}, `${bar.tenant} · ${gpus(bar.gpus)} on ${bar.node}`),
       h("div", {}, `${clockTime(bar.began)} – ${bar.ended === undefined ? "now" : clockTime(bar.ended)} (${span((bar.ended ?? now()) - bar.began)})`));
   };
-  canvas.onpointerup = (event) => { const moved = drag?.moved; drag = null; if (!moved) pick(at_(event).bar); };
+  canvas.onpointerup = (event) => { const moved = drag?.moved; drag = null; if (moved) return; const { bar, next } = at_(event); if (next) location.hash = `#/job/${encodeURIComponent(next.id)}`; else pick(bar); };
   canvas.onpointerleave = () => tip(0, 0);
   canvas.onkeydown = (event) => {
     const [, to] = range();
@@ -152,7 +186,7 @@ export function open({ root }) {
         h("p", {}, h("span.soft", {}, "Why: "), decision, picked.decision !== undefined && [" (", decisionLink(picked.decision), ")"])),
       h("div.card.lanes", { key: "card" }, keep(canvas, "canvas")),
       loaded && !bars.length && h("div.empty", { key: "empty" }, h("p", {}, "No job has held a GPU yet.")),
-      h("p.note", { key: "note" }, `${clock.end === null ? "Paler parts to the right of now are expected: until the 10th, the 50th and the 90th percentile of the end. " : ""}Drag to move, Ctrl and the wheel to zoom, click a run for the decision that placed it.`),
+      h("p.note", { key: "note" }, `${clock.end === null ? "Paler parts to the right of now are expected: until the 10th, the 50th and the 90th percentile of the end; below, when waiting jobs are expected to start, from the 10th to the 90th percentile. " : ""}Drag to move, Ctrl and the wheel to zoom, click a run for the decision that placed it.`),
       waiting(), asTable(visible));
   }
   function waiting() {
