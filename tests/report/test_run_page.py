@@ -82,6 +82,14 @@ def test_runs_of_one_policy_with_other_settings_have_curves_of_their_own(
     assert (facts["Placement"], "Noise" in facts) == ("any", False)
 
 
+def test_settings_that_are_times_have_units(three_jobs: MemoryJournal, tmp_path: Path) -> None:
+    saved(three_jobs, tmp_path, "las", settings={"most_lost": 600.0, "restart_cost": "job", "round": 360.0})
+    (place,) = data_of(page(find_runs([tmp_path])))
+    facts = dict(place["facts"])
+    assert facts["Most lost by a stop"] == "10 min"
+    assert (facts["Restart cost"], facts["Round"]) == ("as each job says", "6 min")
+
+
 def test_the_page_has_the_seats_states_and_use_of_each_run_with_a_journal(
     three_jobs: MemoryJournal, tmp_path: Path
 ) -> None:

@@ -167,7 +167,9 @@ def _cell(row: AdviceRow, measure: AdviceMeasure, unit: str) -> str:
     if change is None or change == FigureInterval(0.0, 0.0, 0.0):
         return text
     tone = ("better" if change.value < 0.0 else "worse") if change.excludes_zero else ""
-    return f'{text}<div><small class="{tone}">{escape(change_text(change, unit))}</small></div>'
+    # A line breaks only before the interval.
+    words = escape(change_text(change, unit)).replace(" (", " <span>(").replace(")", ")</span>")
+    return f'{text}<div><small class="{tone}">{words}</small></div>'
 
 
 def _kinds(waste: Mapping[str, Any]) -> str:

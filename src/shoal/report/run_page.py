@@ -15,6 +15,7 @@ import numpy as np
 
 from shoal.core.errors import InputError
 from shoal.core.printable import printable
+from shoal.core.units import span
 from shoal.report.bundle import bundle, web_text
 from shoal.report.chart_data import charts
 from shoal.report.compare import Comparison, PolicyResult, compare, differing_settings, group_runs, settings_of_run
@@ -25,6 +26,9 @@ from shoal.report.job_story import WaitingReason
 from shoal.report.run_data import run_data
 from shoal.report.tables import basis, change, figure, heading
 from shoal.wire.files import replace_file
+
+_SECONDS = frozenset({"most-lost", "restart-cost", "round"})
+_SETTING_NAMES = {"most-lost": "Most lost by a stop"}
 
 MOST_BYTES = 1_000_000
 """Most bytes of a page."""
@@ -160,8 +164,17 @@ def _facts(comparison: Comparison, runs: Sequence[StoredRun]) -> list[tuple[str,
     }
     for name, value in settings_of_run(runs[0].summary).items():
         if name not in differing:
-            facts.setdefault(name.replace("-", " ").capitalize(), value)
+            facts.setdefault(*_setting(name, value))
     return [(name, value) for name, value in facts.items() if value]
+
+
+def _setting(name: str, value: str) -> tuple[str, str]:
+    """Return a setting's name and value as people read them: times have units."""
+    if name == "restart-cost" and value == "job":
+        value = "as each job says"
+    elif name in _SECONDS and value.replace(".", "", 1).isdigit():
+        value = span(float(value))
+    return _SETTING_NAMES.get(name) or name.replace("-", " ").capitalize(), value
 
 
 def _title(comparisons: Sequence[Comparison]) -> str:
