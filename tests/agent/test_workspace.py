@@ -1,8 +1,10 @@
 """A node's folder: no name leads out of it, and what a job writes there is not trusted."""
 
+import json
 import os
 import shutil
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -110,3 +112,78 @@ def test_a_folder_removed_under_a_running_agent_is_made_again(folder: Workspace,
     assert [path.name for path, _ in folder.records()] == ["1.1"]
     if removed != "logs":
         assert {stat.S_IMODE(path.stat().st_mode) for path in folder.passages} == {0o711}, "tenants may pass"
+
+
+RECORD = KeeperRecord(1, 1, "a boot with a long name", "machine")
+
+
+def test_the_next_run_gets_the_folder_of_one_that_left_nothing_with_a_record_and_a_lease_of_its_own(
+    folder: Workspace,
+) -> None:
+    folder.record((1, 1), RECORD, 1_000_000.5)
+    files = {path.stat().st_ino for path in [*folder.run((1, 1)).iterdir(), folder.run((1, 1))]}
+    folder.forget(folder.run((1, 1)))
+    assert list(folder.records()) == []
+    later = KeeperRecord(2, 2, "boot", "machine")
+    folder.record((2, 1), later, 7.0)
+    assert {path.stat().st_ino for path in [*folder.run((2, 1)).iterdir(), folder.run((2, 1))]} == files
+    assert list(folder.records()) == [(folder.run((2, 1)), later)]
+    assert json.loads(folder.lease((2, 1)).read_bytes()) == {"until": 7.0, "stopping": False}
+    folder.forget(folder.run((2, 1)))
+    folder.record((3, 1), RECORD)
+    assert not folder.lease((3, 1)).exists()
+
+
+def _replace_by_link(run: Path) -> None:
+    (run / "own").rmdir()
+    (run / "own").symlink_to(run)
+
+
+LEFT: dict[str, Callable[[Path], object]] = {
+    "a file of the job": lambda run: (run / "own" / "progress").write_text("1"),
+    "a file beside": lambda run: (run / "other").write_text("1"),
+    "a link in place of its folder": _replace_by_link,
+    "no folder": lambda run: (run / "own").rmdir(),
+    "a folder open to others": lambda run: (run / "own").chmod(0o777),
+}
+
+
+@pytest.mark.parametrize("leave", LEFT.values(), ids=LEFT)
+def test_a_folder_in_which_a_run_left_something_is_removed(folder: Workspace, leave: Callable[[Path], object]) -> None:
+    folder.record((1, 1), RECORD, 1.0)
+    leave(folder.run((1, 1)))
+    before = folder.run((1, 1)).stat()
+    folder.forget(folder.run((1, 1)))
+    assert list(folder.records()) == []
+    assert not [*folder.folder.glob("spare/*")]
+    folder.record((2, 1), RECORD, 1.0)
+    assert sorted(path.name for path in folder.run((2, 1)).iterdir()) == ["keeper.json", "lease", "own"]
+    assert stat.S_IMODE(folder.own((2, 1)).stat().st_mode) == 0o700
+    assert before.st_mode == folder.run((2, 1)).stat().st_mode
+
+
+def test_what_a_run_made_of_the_files_of_its_folder_leads_nowhere(folder: Workspace, tmp_path: Path) -> None:
+    folder.record((1, 1), RECORD, 1.0)
+    (tmp_path / "victim").write_text("untouched")
+    for name in ("keeper.json", "lease"):
+        (folder.run((1, 1)) / name).unlink()
+        (folder.run((1, 1)) / name).symlink_to(tmp_path / "victim")
+    folder.forget(folder.run((1, 1)))
+    folder.record((2, 1), RECORD, 1.0)
+    assert (tmp_path / "victim").read_text() == "untouched"
+    assert list(folder.records()) == [(folder.run((2, 1)), RECORD)]
+
+
+def test_folders_kept_for_the_next_runs_are_removed_when_an_agent_starts_and_their_number_is_bounded(
+    folder: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.agent.workspace._MOST_SPARE", 2)
+    for job in range(4):
+        folder.record((job, 1), RECORD, 1.0)
+    for job in range(4):
+        folder.forget(folder.run((job, 1)))
+    assert len([*folder.folder.glob("spare/*")]) == 2
+    os.close(Workspace(folder.home, "n1").lock())
+    assert not [*folder.folder.glob("spare/*")]
+    folder.record((5, 1), RECORD, 1.0)
+    assert list(folder.records()) == [(folder.run((5, 1)), RECORD)]

@@ -213,7 +213,7 @@ class SimWorkspace(Workspace):
         self._write()
         return self.home / "logs" / job_id
 
-    def record(self, key: Any, record: Any) -> None:
+    def record(self, key: Any, record: Any, lease: float | None = None) -> None:
         self._write()
 
     def forget(self, path: Path) -> None:

@@ -349,7 +349,7 @@ class Trial:
         records = JournalFile(copy).read()
         events = [event for record in records if isinstance(record, EventBatch) for event in record.events]
         launches = [event.launch for event in events if isinstance(event, JobSubmitted)]
-        keys = [launch.key for launch in launches if launch is not None]
+        keys = [launch.key for launch in launches if launch is not None and launch.key]
         if len(keys) != len(set(keys)):
             raise Violation(f"a key is in the journal twice: {keys}")
 

@@ -30,27 +30,42 @@ class _Ruleset(ctypes.Structure):
     _fields_ = (("files", ctypes.c_uint64), ("network", ctypes.c_uint64), ("scoped", ctypes.c_uint64))
 
 
+_prepared: list[int] = []
+"""The rules of a domain, made by ``prepare_domain``; each process that enters them makes a domain of its own."""
+
+
+def prepare_domain() -> None:
+    """Make the rules of a domain once, for all processes that this one forks."""
+    _prepared[:] = [_make_rules()]
+
+
 def enter_domain() -> bool:
     """Put this process and those it starts into a new domain; return whether the kernel has Landlock.
 
     No program they execute gains privileges, as by a set-user-ID bit.
     """
     _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    rules = _prepared[0] if _prepared else _make_rules()
+    if rules < 0:
+        return False
+    try:
+        return bool(_libc.syscall(_RESTRICT_SELF, rules, 0) == 0)
+    finally:
+        if not _prepared:
+            os.close(rules)
+
+
+def _make_rules() -> int:
+    """Return a descriptor of the rules, which is closed by an exec; negative if the kernel has no Landlock."""
     version = landlock_version()
     if version < 1:
-        return False
+        return -1
     # A domain must restrict something: before there were scopes, the making of block devices, which only root may do.
     rules = _Ruleset(0, 0, _SCOPE_ABSTRACT_SOCKETS | _SCOPE_SIGNALS)
     size = ctypes.sizeof(rules)
     if version < _SCOPES_VERSION:
         rules, size = _Ruleset(_MAKE_BLOCK_DEVICE, 0, 0), 8
-    ruleset = _libc.syscall(_CREATE_RULESET, ctypes.byref(rules), ctypes.c_size_t(size), 0)
-    if ruleset < 0:
-        return False
-    try:
-        return bool(_libc.syscall(_RESTRICT_SELF, ruleset, 0) == 0)
-    finally:
-        os.close(ruleset)
+    return int(_libc.syscall(_CREATE_RULESET, ctypes.byref(rules), ctypes.c_size_t(size), 0))
 
 
 def unconfined() -> str:

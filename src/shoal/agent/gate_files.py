@@ -10,7 +10,7 @@ from math import inf
 
 from shoal.agent.gates import GATE_SECONDS
 from shoal.agent.node_run import Key
-from shoal.agent.suspension import available_memory, total_memory
+from shoal.agent.suspension import part_available
 from shoal.agent.workspace import Workspace
 
 _LOG = logging.getLogger("shoal.agent")
@@ -58,6 +58,15 @@ class GateFiles:
         self._workspace.gate(key).unlink(missing_ok=True)
 
 
-def enough_memory() -> bool:
-    """Return whether enough host memory is free to start runs beside those that are to leave."""
-    return available_memory() >= _LEAST_FREE * total_memory()
+class MemoryWatch:
+    """Whether the host memory allows to start runs beside those that are to leave; looks once a second at most."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._look_at, self._enough = clock, -inf, True
+
+    def enough(self) -> bool:
+        """Return whether enough memory was available at the last look."""
+        now = self._clock()
+        if now >= self._look_at:
+            self._look_at, self._enough = now + 1.0, part_available() >= _LEAST_FREE
+        return self._enough

@@ -29,6 +29,7 @@ from typing import NamedTuple, NoReturn
 
 from shoal.agent import keeper
 from shoal.agent.cgroups import end_cgroup, remove_empty
+from shoal.agent.confinement import prepare_domain
 from shoal.agent.handover import NextAgent, server_socket
 from shoal.agent.keeper import handle_signals, wake_by_signal
 from shoal.agent.processes import all_processes, descendants, send_signal
@@ -190,6 +191,7 @@ class KeeperServer:
 def main() -> int:
     """Serve the agent at standard input."""
     adopt_orphans()
+    prepare_domain()
     handle_signals()
     wake = wake_by_signal()
     # A keeper lives shortly and shares the server's memory as long as neither moves its objects.

@@ -19,6 +19,10 @@ class LeaseFiles:
         self._workspace = workspace
         self._written: dict[Key, float] = {}
 
+    def begin(self, key: Key, lease: float) -> None:
+        """Note the lease that a new run's file has."""
+        self._written[key] = lease
+
     def renew(self, key: Key, lease: float) -> None:
         """Write a longer lease, unless it is hardly longer or the job is being stopped."""
         if lease > self._written.get(key, 0.0) + LEASE_SECONDS:

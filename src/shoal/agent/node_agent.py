@@ -25,7 +25,7 @@ from shoal.agent.agent_settings import AgentSettings
 from shoal.agent.cgroup_limits import pass_on
 from shoal.agent.cgroups import end_cgroup, own_folder, run_folder
 from shoal.agent.control_link import ControlLink, LinkMessage, ReceivedOrders, Rejected, checked
-from shoal.agent.gate_files import GateFiles, enough_memory
+from shoal.agent.gate_files import GateFiles, MemoryWatch
 from shoal.agent.job_logs import LogLimiter
 from shoal.agent.keeper_handle import KeeperHandle, KeeperMessage, KeeperServerHandle
 from shoal.agent.keeper_servers import KeeperServers
@@ -100,7 +100,7 @@ class NodeAgent:
         self._closing = 0
         self._left: set[Key] = set()  # suspended runs that are left to the node's next agent
         self._rejected: ShoalError | None = None
-        self._own_cgroup = ""
+        self._own_cgroup, self._memory, self._env = "", MemoryWatch(), dict(os.environ)
         self._machine = orphans.machine_boot()
         self._other_children = orphans.children()
         self._selector = selectors.DefaultSelector()
@@ -202,8 +202,8 @@ class NodeAgent:
             self._waker.send(b"\0")
 
     def _handle_signals(self) -> None:
-        for end in (self._woken, self._waker):
-            end.setblocking(False)
+        self._woken.setblocking(False)
+        self._waker.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ, lambda: self._woken.recv(4096))
         self._signals.listen(self._waker.fileno(), self._settings.parent)
 
@@ -218,7 +218,7 @@ class NodeAgent:
             self._signals.count = max(self._signals.count, 1)
             return
         self._renew(message)
-        self._state.gates = enough_memory()
+        self._state.gates = self._memory.enough()
         self._act(self._state.follow(message.orders, first=message.first))
         self._old.follow(message.orders, {run.order.id for run in self._state.runs.values()})
         self._sessions.follow(message.orders.sessions, self._keepers)
@@ -297,7 +297,7 @@ class NodeAgent:
         """Return a port for the run; why it cannot start here, empty if it can; and whether the node is at fault."""
         key = order.job, order.incarnation
         try:
-            self._workdirs[key] = launch.check(order, self._workspace, self._settings.roots, os.environ)
+            self._workdirs[key] = launch.check(order, self._workspace, self._settings.roots, self._env)
             self._launcher.check_user(order)
             port = socket.socket()
             port.bind(("", 0))
@@ -314,7 +314,7 @@ class NodeAgent:
         own = tuple(map(int, start.devices))
         start = replace(start, devices=tuple(self._devices[device] for device in own))
         try:
-            run = self._launcher.keeper_input(start, workdir=self._workdirs[key], lease=self._lease, environ=os.environ)
+            run = self._launcher.keeper_input(start, workdir=self._workdirs[key], lease=self._lease, environ=self._env)
             self._servers.start()
             run["cgroup"] = cgroup = run_folder(self._own_cgroup, self._workspace.identity, self._hello.boot, key)
             if self._hello.no_limits or not cgroup:
@@ -322,7 +322,7 @@ class NodeAgent:
             else:
                 pass_on(os.path.dirname(cgroup))
             # Without this record a later agent would not look for the run's processes.
-            self._workspace.record(key, self._servers.own.record(self._machine, cgroup, order, own))
+            self._workspace.record(key, self._servers.own.record(self._machine, cgroup, order, own), self._lease)
             if start.gated:
                 self._gates.expect(key)
             keeper = KeeperHandle(self._servers.own, self._lease, order.grace, cgroup)
@@ -330,7 +330,7 @@ class NodeAgent:
         except OSError as error:
             return self._state.over(key, f"the agent could not start a keeper: {error}", blameless=True)
         self._watch(key, keeper)
-        self._lease_files.write(key, self._lease)
+        self._lease_files.begin(key, self._lease)
         if order.roster is not None:
             self._set_members(key, order.roster, ())
         ranks = [*run["ranks"], *([run["store"]] if run["store"] else [])]

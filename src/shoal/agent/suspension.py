@@ -312,15 +312,22 @@ def resident_memory(pid: int) -> int:
 
 def total_memory() -> int:
     """Return the bytes of this machine's memory."""
-    return _memory("MemTotal")
+    return _memory()["MemTotal"]
 
 
 def available_memory() -> int:
     """Return the bytes of this machine's memory that processes can still get."""
-    return _memory("MemAvailable")
+    return _memory()["MemAvailable"]
 
 
-def _memory(name: str) -> int:
+def part_available() -> float:
+    """Return the fraction of this machine's memory that processes can still get."""
+    memory = _memory()
+    return memory["MemAvailable"] / memory["MemTotal"]
+
+
+def _memory() -> dict[str, int]:
+    """Return the first lines of /proc/meminfo, in bytes."""
     with open("/proc/meminfo", encoding="ascii") as file:
-        fields = dict(line.split(":", 1) for line in file)
-    return 1024 * int(fields[name].split()[0])
+        lines = (file.readline().split() for _ in range(3))
+        return {name.rstrip(":"): 1024 * int(kilobytes) for name, kilobytes, _ in lines}

@@ -5,6 +5,7 @@ moves finds its checkpoint; ``nodes/<node>/logs/<id>/<incarnation>.<rank>.log`` 
 ``nodes/<node>/runs/<job>.<incarnation>`` exists as long as a process of that run may live.
 """
 
+import errno
 import fcntl
 import hashlib
 import math
@@ -14,7 +15,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -28,6 +29,9 @@ from shoal.wire.messages import LogAnswer, LogRead, Roster, RunOrder, SessionRep
 
 MOST_LOG_BYTES = 256 * 1024
 """Most bytes of a log that are sent at once."""
+
+_MOST_SPARE = 256
+"""Folders of ended runs that are kept for the next ones."""
 
 _MOST_PROGRESS_BYTES = 256
 _MOST_SESSION_BYTES = 16 * 1024
@@ -57,13 +61,15 @@ class Workspace:
 
     home: Path
     node: str
+    _own: Path = field(init=False, compare=False, repr=False)
+    _runs: Path = field(init=False, compare=False, repr=False)
+    _spare: list[Path] = field(default_factory=list, init=False, compare=False, repr=False)
+    """Folders of ended runs, for the next ones: ext4 takes long to make files where it has just deleted many."""
 
     def __post_init__(self) -> None:
         _checked("node", self.node, _ALLOCATION)
-
-    @property
-    def _own(self) -> Path:
-        return self.home / "nodes" / self.node
+        object.__setattr__(self, "_own", self.home / "nodes" / self.node)
+        object.__setattr__(self, "_runs", self._own / "runs")
 
     @property
     def folder(self) -> Path:
@@ -78,7 +84,7 @@ class Workspace:
     @property
     def passages(self) -> tuple[Path, ...]:
         """The folders on the way to those of jobs and runs."""
-        return self.home, self.home / "jobs", self.home / "nodes", self._own, self._own / "runs"
+        return self.home, self.home / "jobs", self.home / "nodes", self._own, self._runs
 
     def lock(self) -> int:
         """Lock the node's folder for this process and return the open file; ``InputError`` if another agent has it."""
@@ -95,13 +101,14 @@ class Workspace:
             os.close(lock)
             hint = f"another agent (process {pid}) serves this folder; stop it, or name another node or home"
             raise InputError("node", str(self._own), hint) from None
+        shutil.rmtree(self._own / "spare", ignore_errors=True)
         with suppress(OSError):  # on a full disk the number is not known, the lock still holds
             os.ftruncate(lock, 0)
             os.pwrite(lock, str(os.getpid()).encode(), 0)
         return lock
 
     def _make_parents(self) -> None:
-        for part in (self.home / "jobs", self._own / "logs", self._own / "runs"):
+        for part in (self.home / "jobs", self._own / "logs", self._runs):
             part.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def _make(self, path: Path) -> None:
@@ -167,7 +174,7 @@ class Workspace:
 
     def run(self, key: Key) -> Path:
         """Return the folder of one run."""
-        return self._own / "runs" / f"{key[0]:d}.{key[1]:d}"
+        return self._runs / f"{key[0]:d}.{key[1]:d}"
 
     def own(self, key: Key) -> Path:
         """Return the folder of one run in which the job may write."""
@@ -201,23 +208,54 @@ class Workspace:
         """Return whether a batch script asked for another start of its job."""
         return (self.own(key) / "requeue").exists()
 
-    def record(self, key: Key, record: KeeperRecord) -> None:
-        """Create a run's folder and record its keeper server there, before a keeper starts anything."""
-        path = self.run(key)
+    def record(self, key: Key, record: KeeperRecord, lease: float | None = None) -> None:
+        """Create a run's folder with the record of its keeper server and its lease, before a keeper starts anything."""
+        path, data = self.run(key), msgspec.json.encode(record)
+        if self._spare and self._reuse(self._spare.pop(), path, data, lease):
+            return
         self._make(path)
         self.own(key).mkdir(mode=0o700, exist_ok=True)
-        replace_file(path / "keeper.json", msgspec.json.encode(record), mode=0o600)
+        self._write_first_lease(path, lease)
+        replace_file(path / "keeper.json", data, mode=0o600)
+
+    def _reuse(self, spare: Path, path: Path, record: bytes, lease: float | None) -> bool:
+        """Make the folder of an ended run that of a new one, with all its files at once; return whether that worked."""
+        try:
+            _overwrite(spare / "keeper.json", record, 0o600)
+            self._write_first_lease(spare, lease)
+            spare.rename(path)
+        except OSError:
+            shutil.rmtree(spare, ignore_errors=True)
+            return False
+        return True
+
+    def _write_first_lease(self, folder: Path, lease: float | None) -> None:
+        """Write the lease file of a run that has not begun; a job starts without one if that fails."""
+        if lease is not None:
+            with suppress(OSError):
+                _overwrite(folder / "lease", _lease_data(lease, stopping=False), 0o666)
+                return
+        (folder / "lease").unlink(missing_ok=True)
 
     def records(self) -> Iterator[tuple[Path, KeeperRecord | None]]:
         """Yield every run folder with the record of its keeper, if it has one."""
-        for path in (self._own / "runs").iterdir():
+        for path in (self._runs).iterdir():
             record = None
             with suppress(OSError, msgspec.DecodeError):
                 record = msgspec.json.decode((path / "keeper.json").read_bytes(), type=KeeperRecord)
             yield path, record
 
     def forget(self, path: Path) -> None:
-        """Remove a run folder, of which no process is left."""
+        """Remove a run folder, of which no process is left; the next run gets it if the job has left nothing there."""
+        spare = self._own / "spare" / path.name
+        try:
+            if len(self._spare) < _MOST_SPARE and _is_clean(path):
+                spare.parent.mkdir(mode=0o700, exist_ok=True)
+                path.rename(spare)
+                self._spare.append(spare)
+                return
+        except OSError:
+            pass
         shutil.rmtree(path, ignore_errors=True)
 
     def read_progress(self, key: Key) -> tuple[float, float | None, SessionReport | None] | None:
@@ -246,7 +284,7 @@ class Workspace:
 
     def write_lease(self, key: Key, until: float, *, stopping: bool) -> None:
         """Write the end of the job's lease, on the monotonic clock, and whether the job is being stopped."""
-        replace_file(self.lease(key), msgspec.json.encode({"until": until, "stopping": stopping}))
+        replace_file(self.lease(key), _lease_data(until, stopping=stopping))
 
     def write_orders(self, key: Key, roster: Roster) -> None:
         """Write which workers train; nothing for generation 0, before the run's workers are members."""
@@ -258,6 +296,28 @@ class Workspace:
 def log_name(incarnation: int, rank: int | str) -> str:
     """Return the file name of a rank's log, or of the log of the job's ``store``."""
     return f"{incarnation:d}.{rank}.log"
+
+
+def _lease_data(until: float, *, stopping: bool) -> bytes:
+    return msgspec.json.encode({"until": until, "stopping": stopping})
+
+
+def _overwrite(path: Path, data: bytes, mode: int) -> None:
+    """Write a file in place; a reader may see a part of it."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, mode)
+    try:
+        if os.write(file, data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        os.ftruncate(file, len(data))
+    finally:
+        os.close(file)
+
+
+def _is_clean(folder: Path) -> bool:
+    """Return whether a run's folder has only files of the agent, and is private to it."""
+    own = os.lstat(folder / "own")
+    private = stat.S_ISDIR(own.st_mode) and stat.S_IMODE(own.st_mode) == 0o700 and own.st_uid == os.geteuid()
+    return private and {*os.listdir(folder)} <= {"keeper.json", "lease", "own"} and not os.listdir(folder / "own")
 
 
 def _open_plain(name: str | Path, folder: int | None = None) -> int:

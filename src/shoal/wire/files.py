@@ -1,6 +1,7 @@
 """Atomic replacement of small files that other processes read."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -11,11 +12,17 @@ def replace_file(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     death of this process, not that of the machine: nothing is flushed to the disk. Where writing fails, ``path`` is
     left as it was.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    folder, name = os.path.split(path)
+    beside = os.path.join(folder, f".{name}.{os.getpid()}")
     try:
-        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
-            file.write(data)
-        beside.replace(path)
+        file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        try:
+            while data:
+                data = data[os.write(file, data) :]
+        finally:
+            os.close(file)
+        os.replace(beside, path)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(beside)
         raise
