@@ -1,6 +1,7 @@
 """The cluster that ``tests.e2e.attack`` attacks: its home lies on a small disk, and its clock can jump."""
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from tests.e2e.site import DEADLINE_SECONDS, Site
 
-DISK_MB, DISK_FILES = 96, 4000
+DISK_MB, DISK_FILES = 192, 4000
 CLOCK = Path(__file__).with_name("shifted_clock")
 _FILLER = "filler"
 
@@ -68,7 +69,7 @@ class AttackSite(Site):
         folder.mkdir(parents=True)
         self.disk = Disk(folder / "home")
         self.clock = folder / "clock"
-        os.environ |= {"SHOAL_TEST_CLOCK": str(self.clock), "PYTHONPATH": str(CLOCK)}
+        os.environ |= {"SHOAL_TEST_CLOCK": str(self.clock), "PYTHONPATH": str(CLOCK), "PYTHONFAULTHANDLER": "1"}
         self.began = time.monotonic()
         self.disk_struck = False
         self.refused = 0
@@ -119,14 +120,15 @@ class AttackSite(Site):
         return "" if status == 2 and "Traceback" not in "".join(said) else f"status {status}, said {said}"
 
     def _status(self) -> int:
-        """Return the status with which the control plane ends by itself; −9 if it had to be killed."""
+        """Return the status with which the control plane ends by itself; −6 if it had to be killed."""
         plane, self._plane = self._plane, None
         if plane is None:
             return 0
-        with suppress(subprocess.TimeoutExpired):
-            plane.wait(DEADLINE_SECONDS)
-        plane.kill()
-        return plane.wait()
+        try:
+            return plane.wait(DEADLINE_SECONDS)
+        except subprocess.TimeoutExpired:
+            plane.send_signal(signal.SIGABRT)  # its log then has a traceback
+            return plane.wait()
 
     @contextmanager
     def _agents_away(self) -> Iterator[None]:
