@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from shoal.core.arrays import Floats
-from shoal.solve.knapsack import best_options
+from shoal.solve.knapsack import best_options_apart
 from shoal.solve.pool_prices import FewRows, bisected
 
 Option: TypeAlias = tuple[float, int, int, int]
@@ -33,6 +33,11 @@ class FewChoices:
         self.rows = rows
         self.capacity = list(capacity)
         self._sizes: Floats = np.array(capacity, dtype=np.float64)
+
+    @property
+    def apart(self) -> bool:
+        """Whether no row has options of two pools."""
+        return all(option[2] == row[0][2] for row in self.rows for option in row)
 
     def value(self, picks: Sequence[Option | None]) -> float:
         """The total worth of the choices."""
@@ -257,7 +262,7 @@ class FewChoices:
             [(option[2], option[1] - units, option[0]) for option in kept]
             for (_, kept, _), units in zip(core, least, strict=True)
         ]
-        taken = best_options(options, [none for _, _, none in core], free)
+        taken = best_options_apart(options, [none for _, _, none in core], free)
         found = fixed.copy()
         for (i, kept, _), at in zip(core, taken, strict=True):
             found[i] = kept[at] if at >= 0 else None
@@ -281,7 +286,7 @@ def best_of_few(options: FewChoices, tolerance: float, largest: int) -> FewChose
     value, bound = options.value(picks), options.bound(prices)
     if bound - value <= tolerance * bound:
         return FewChosen(picks, value, max(bound, value), bound <= value, prices)
-    if len(options.capacity) > 1:
+    if len(options.capacity) > 1 and not options.apart:  # else the prices of the pools are the best ones already
         prices = options.polished(prices, value)
         other = options.filled(options.repaired(options.at_prices(prices)))
         picks = other if options.value(other) > value else picks

@@ -17,6 +17,7 @@ from heapq import heapify, heappop, heapreplace
 import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices
+from shoal.solve.few_choices import FewChoices, Option, best_of_few
 from shoal.solve.knapsack import best_options_apart
 from shoal.solve.pool_prices import PoolOptions, clearing_prices
 
@@ -110,6 +111,17 @@ def best_choices(
         picks = other if options.value(other) > options.value(picks) else picks
     bound = _bound(options, prices)
     return replace(_searched(options, prices, picks, bound), prices=prices)
+
+
+def _best_of_few(options: ChoiceTable, row: Indices, column: Indices, tolerance: float) -> Chosen:
+    """The same in plain numbers, for the useful options in these rows and columns."""
+    rows: list[list[Option]] = [[] for _ in options.worth]
+    numbers = (options.worth[row, column], options.units[row, column], options.pools[row, column], column)
+    for i, *option in zip(row.tolist(), *(of.tolist() for of in numbers), strict=True):
+        rows[i].append(tuple(option))
+    found = best_of_few(FewChoices(rows, options.capacity.tolist()), tolerance, LARGEST_SEARCH)
+    picks = np.array([-1 if pick is None else pick[3] for pick in found.picks], dtype=np.intp)
+    return Chosen(picks, found.value, found.bound, found.exact, np.array(found.prices))
 
 
 def _apart(options: ChoiceTable) -> bool:

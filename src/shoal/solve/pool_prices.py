@@ -83,6 +83,11 @@ def _clearing_price(pool: PoolOptions, elsewhere: Floats, capacity: int, highest
         return 0.0
     columns = pool.row[better], pool.worth[better], pool.units[better], others[better]
     demand = _RigidDemand.of(*columns, capacity, highest) or _Demand(*columns, capacity)
+    return bisected(demand, highest, tolerance)
+
+
+def bisected(demand: "_RigidDemand | _Demand | FewRows", highest: float, tolerance: float) -> float:
+    """The lowest price at which a demand fits, from above; at ``highest`` nothing is asked."""
     if demand.fits(0.0):
         return 0.0
     low, high = 0.0, highest
