@@ -69,7 +69,7 @@ class Case:
 
 
 ON_BOTH = seats((0, 1), (1, 1))
-PAIR: dict[str, dict[str, Any]] = {"held": {"host": 1}, "sharing": {"guest": "host"}}
+PAIR: dict[str, Any] = {"held": {"host": 1}, "sharing": {"guest": "host"}}
 HELD_ONE = "waits: needs 1 GPU; running jobs ({}) keep {}: stopping them would lose {} s of run"
 
 CASES = {

@@ -30,12 +30,12 @@ class Told:
 
 def test_an_order_has_the_whole_request_and_goes_to_its_agent_until_the_session_ends() -> None:
     relay = Relay()
-    wanted = NewSession(command=["sh", "-l"], rank=5, terminal=True, rows=30, columns=100)
+    wanted = NewSession(command=["sh", "-l"], rank=5, terminal="xterm", rows=30, columns=100)
     name = relay.open(wanted, (7, 2, 1), ("a.1.gpu-0", "a.1.gpu-0"), caller="ann", tenant="ann")
     assert len(name) == 32
     (order,) = relay.orders("a.1.gpu-0")
     assert order == SessionOrder(
-        session=name, job=7, incarnation=2, rank=1, command=["sh", "-l"], terminal=True, rows=30, columns=100
+        session=name, job=7, incarnation=2, rank=1, command=["sh", "-l"], terminal="xterm", rows=30, columns=100
     )
     assert relay.orders(0) == []
     relay.close(relay.of_client(name, "ann"))

@@ -54,8 +54,8 @@ def native_tender(plane: ControlPlane, engine: FakeEngine) -> Tender:
     return made
 
 
-def started(plane: ControlPlane, gpus: int = 2, **fields: object) -> str:
-    (id,) = submit(plane, job(gpus=gpus, **fields))
+def started(plane: ControlPlane, gpus: int = 2, grace: float = 10.0) -> str:
+    (id,) = submit(plane, job(gpus=gpus, grace=grace))
     soon(lambda: state(plane, id) == "starting")
     return id
 

@@ -9,7 +9,7 @@ from tests.live.test_views import EPOCH, ON_BOTH, ON_FIRST, Scene, spec
 
 from shoal.core import reasons
 from shoal.core.commands import Start
-from shoal.core.decision import Refusal
+from shoal.core.decision import Grant, Refusal
 from shoal.core.events import (
     CancelRequested,
     JobCancelled,
@@ -74,7 +74,7 @@ def replace_row(row: JobRow, end: StartForecast) -> JobRow:
 
 def test_the_whole_rows_of_a_running_and_of_a_waiting_job() -> None:
     it = scene()
-    last = it.last({"a": it.last().verdicts["a"].__class__(3, reason=in_words("runs: it is first"))})
+    last = it.last({"a": Grant(3, reason=in_words("runs: it is first"))})
     rows = it.rows(it.views(last, forecasts={"c": StartForecast(40.0, 30.0, 90.0)}))
     assert [without_spread(row) for row in rows] == [RUNNING, WAITING]
 

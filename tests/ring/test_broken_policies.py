@@ -68,9 +68,9 @@ FAULTS: dict[str, tuple[Callable[[Snapshot], Any], str]] = {
     "gives None as a verdict": (each(None), "the verdict for job 'a' is None; it must be a Grant or a Refusal"),
     "gives a number as a verdict": (each(2), "the verdict for job 'a' is 2 (a int); it must be a Grant or a Refusal"),
     "gives a text as the reason": (
-        each(Refusal("later")),
+        each(Refusal("later")),  # type: ignore[arg-type]
         "the reason for job 'a' is 'later' (a str); it must be a Reason",
-    ),  # type: ignore[arg-type]
+    ),
     "grants half a GPU": (each(Grant(0.5)), "job 'a' is granted 0.5 (a float) GPUs; it must be a whole number"),  # type: ignore[arg-type]
     "grants fewer than none": (each(Grant(-1)), "job 'a' is granted -1 GPUs"),
     "grants fewer than none by column": (_columns(-2), "job 'a' is granted -2 GPUs"),
@@ -100,9 +100,9 @@ FAULTS: dict[str, tuple[Callable[[Snapshot], Any], str]] = {
         "job 'a' is granted 1 GPUs on seats Placement(seats=((0, 2),)) (a Placement), which cannot be",
     ),
     "pins a job to a name": (
-        each(Grant(1, placement="gpu-0")),
+        each(Grant(1, placement="gpu-0")),  # type: ignore[arg-type]
         "job 'a' is granted 1 GPUs on seats 'gpu-0' (a str), which cannot be",
-    ),  # type: ignore[arg-type]
+    ),
     "reviews at once": (each(Grant(1), 0.0), "a review at t = 0.0 is not after t = 0.0, when it was decided"),
     "reviews in the past": (each(Grant(1), -5.0), "a review at t = -5.0 is not after t = 0.0, when it was decided"),
     "reviews at no time": (each(Grant(1), nan), "a review at t = nan is not after t = 0.0, when it was decided"),

@@ -18,10 +18,10 @@ def problems(draw: st.DrawFn) -> tuple[Floats, Indices, Indices, list[int], floa
     chance = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     units = chance.integers(1, 9, (rows, columns)).astype(np.intp)
     if draw(st.booleans()):
-        worth = chance.uniform(0.5, 4.0, (rows, 1)) * units ** chance.uniform(0.3, 1.0, (rows, 1))
+        worth = (chance.uniform(0.5, 4.0, (rows, 1)) * units ** chance.uniform(0.3, 1.0, (rows, 1))).astype(np.float64)
     else:
-        worth = chance.integers(-1, 6, (rows, columns)) * draw(st.sampled_from([1.0, 0.37]))
-    worth = np.where(chance.random(worth.shape) < 0.2, -np.inf, worth)
+        worth = chance.integers(-1, 6, (rows, columns)).astype(np.float64) * draw(st.sampled_from([1.0, 0.37]))
+    worth = np.where(chance.random(units.shape) < 0.2, -np.inf, worth)
     capacity = [int(units) for units in chance.integers(0, 40, pools)]
     return worth, units, chance.integers(0, pools, units.shape), capacity, draw(st.sampled_from([0.0, 0.005]))
 
