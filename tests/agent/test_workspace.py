@@ -54,9 +54,9 @@ def test_a_log_that_is_not_a_plain_file_is_not_read(folder: Workspace, tmp_path:
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "-x", "a" * 161])
 def test_names_that_are_no_names_are_refused(folder: Workspace, tmp_path: Path, name: str) -> None:
-    with pytest.raises(InputError, match="must begin with a letter or digit"):
+    with pytest.raises(InputError, match=r"must be letters, digits.* begin with a letter or digit"):
         folder.job(name)
-    with pytest.raises(InputError, match="must begin with a letter or digit"):
+    with pytest.raises(InputError, match=r"must be letters, digits.* begin with a letter or digit"):
         Workspace(tmp_path, name)
 
 

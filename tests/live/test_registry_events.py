@@ -224,11 +224,11 @@ def test_acknowledgements_of_two_waits_are_given_together_once_both_are_durable(
     assert (it.awaited, first.result(0), second.result(0)) == (False, "a", "b")
 
 
-def test_a_report_of_a_session_that_is_over_is_refused_until_the_agent_says_hello() -> None:
+def test_a_report_of_a_session_that_is_over_is_refused_until_the_agent_registers() -> None:
     it, _ = backend()
     session = sync(it).session
     it.hello(Hello(PROTOCOL, "gpu-0", "boot", "gpu", 2, "here"))
-    with refusal(f"session: {session!r}: is over: say hello first"):
+    with refusal(f"session: {session!r}: is over: register first"):
         it.sync(AgentReport(protocol=PROTOCOL, node="gpu-0", boot="boot", known=0, runs=[], session=session))
 
 

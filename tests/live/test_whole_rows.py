@@ -109,13 +109,17 @@ def test_the_whole_account_of_an_ended_job() -> None:
 
 
 def test_the_whole_rows_of_nodes() -> None:
+    """At t = 110 s with two GPUs a node: 160 GPU-seconds used on gpu-0, 200 on gpu-1."""
     it = scene()
     views = replace(it.views(it.last()), drained={1: "the fan; c waits"}, tenant="bob")
     held = {"gpus": 2, "kind": "gpu", "jobs": [], "held": {}, "suspended": []}
     assert views.nodes([50.0, None], it.held) == [
-        NodeRow(name="gpu-0", rack="r0", up=True, used=1, heard=1050.0, drained="", **held),  # type: ignore[arg-type]
-        NodeRow(name="gpu-1", rack="r0", up=True, used=2, heard=None, drained="the fan; another job waits", **held),  # type: ignore[arg-type]
-    ]
+        NodeRow(name="gpu-0", rack="r0", up=True, used=1, heard=1050.0, drained="", recent_use=0.7273, **held),  # type: ignore[arg-type]
+        NodeRow(
+            name="gpu-1", rack="r0", up=True, used=2, heard=None, drained="the fan; another job waits",
+            recent_use=0.9091, **held,  # type: ignore[arg-type]
+        ),
+    ]  # fmt: skip
 
 
 def test_the_whole_rows_of_tenants_have_quotas_also_of_those_without_jobs() -> None:

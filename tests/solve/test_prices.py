@@ -159,7 +159,7 @@ def test_isolated_speed_is_an_nth_of_every_type_with_a_rows_time_capped() -> Non
         ),
         (
             lambda: hierarchical(np.ones((1, 1)), np.ones(1), np.ones(1), ShareNode([0, ShareNode([])])),
-            "nobody to pass its share",
+            "cannot pass its share on",
         ),
         (
             lambda: hierarchical(np.ones((1, 1)), np.ones(1), np.ones(1), ShareNode([ShareNode([0], 0.0)])),
