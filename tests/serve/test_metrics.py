@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from shoal.research.bench.live_scale import commits
+
 if TYPE_CHECKING:
     from tests.serve.conftest import Harness
 
@@ -51,6 +53,11 @@ def test_times_add_up_from_scrape_to_scrape(harness: "Harness") -> None:
     first, second = scrape(harness), scrape(harness)
     assert (first["shoal_decision_duration_seconds_count"], second["shoal_decision_duration_seconds_count"]) == (2, 4)
     assert second["shoal_decision_duration_seconds_sum"] == 2 * first["shoal_decision_duration_seconds_sum"]
+
+
+def test_the_bench_of_many_nodes_finds_the_commits_of_the_journal(harness: "Harness") -> None:
+    text = harness.call("GET", "/v1/metrics").text
+    assert commits(text.splitlines()) == {"slow_commits": 0.0, "commits": 1.0}
 
 
 def test_requests_are_counted_by_route_and_never_by_what_callers_make_up(harness: "Harness") -> None:

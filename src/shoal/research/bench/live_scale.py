@@ -6,7 +6,7 @@ on what else the machine does.
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,6 +27,7 @@ _BATCH = 500
 _SUBMITTERS = 16
 _FILL_SECONDS = 600.0
 _IDLE_SECONDS, _BUSY_SECONDS = 10.0, 20.0
+_COMMITS = "shoal_journal_commit_duration_seconds_"
 
 
 def live_scale(nodes: int, live: int, per_second: float, policy: str = "fifo") -> dict[str, float]:
@@ -47,7 +48,7 @@ def live_scale(nodes: int, live: int, per_second: float, policy: str = "fifo") -
             for _ in range(3):
                 cluster.client.get(path, kind)
             figures[f"cpu_s_per_get_{name}"] = spent() / 3
-        figures |= _commits(cluster)
+        figures |= commits(cluster.client.lines("/v1/metrics"))
         figures["peak_mb"] = _peak_mb(pid)
         figures |= _restarted(cluster, fleet)
     return figures
@@ -162,13 +163,13 @@ def _restarted(cluster: BenchCluster, fleet: Fleet) -> dict[str, float]:
     }
 
 
-def _commits(cluster: BenchCluster) -> dict[str, float]:
-    """Return how many commits of the journal took longer than half a second, and the seconds of all."""
+def commits(metrics: Iterable[str]) -> dict[str, float]:
+    """Return how many commits of the journal took longer than half a second, and how many there were."""
     found: dict[str, float] = {}
-    for line in cluster.client.lines("/v1/metrics"):
+    for line in metrics:
         name, _, value = line.rpartition(" ")
-        if name.startswith("shoal_journal_commit_seconds"):
-            found[name.removeprefix("shoal_journal_commit_seconds_")] = float(value)
+        if name.startswith(_COMMITS):
+            found[name.removeprefix(_COMMITS)] = float(value)
     return {"slow_commits": found["count"] - found['bucket{le="0.5"}'], "commits": found["count"]}
 
 
