@@ -138,7 +138,12 @@ class Agents:
 
     def serving_all(self, gang: Gang) -> list[AgentStatus]:
         """Return the agents with parts of a gang's chain, now or soon."""
-        return [self.serving(each, node) for each in gang.chain for node in {*each.placement.nodes, *each.parts}]
+        found = []
+        for each in gang.chain:
+            # The first of a chain has a part on every node of its placement; a later one has none where workers stay.
+            nodes = each.parts if each is gang.chain[0] else {*each.placement.nodes, *each.parts}
+            found += [self.serving(each, node) for node in nodes]
+        return found
 
     def add(self, gang: Gang, name: str, node: int, now: Seconds) -> None:
         """Add a gang's part on the node of this name."""

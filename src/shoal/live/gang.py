@@ -167,7 +167,7 @@ class Gang:
     @property
     def head(self) -> int:
         """The index of the node with the ranks' rendezvous address."""
-        return self.chain[0].placement.nodes[0]
+        return self.chain[0].placement.seats[0][0]
 
     @property
     def nodes(self) -> set[int]:
@@ -232,7 +232,7 @@ class Gang:
             self.workers.update(self.incarnation, node, report)
             self.joins_unknown |= report.roster is not None and report.roster.origin != self.workers.origin
             self.latest.update_progress(report)
-        elif node == self.placement.nodes[0]:
+        elif node == self.placement.seats[0][0]:
             self.done = report.done if possible_progress(report.done) else self.done
             self.saved = report.saved if possible_progress(report.saved) else self.saved
             self.session = report.session or self.session
@@ -376,7 +376,8 @@ class Gang:
         """Return the order for a node, with the address of the head node; None if nothing should be there."""
         if self.lost(node) or self.parts[node].forgotten:
             return None
-        port = self.chain[0].parts[self.head].port
+        first = self.chain[0]
+        port = first.parts[first.placement.seats[0][0]].port
         changing = address, port, self.stopping, self.going, self.forced, self.turn, self.yields
         made = self._orders.get(node)
         if made is None or made[0] != changing or self.workers is not None:

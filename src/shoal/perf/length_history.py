@@ -27,7 +27,7 @@ from shoal.core.columns import Columns
 from shoal.core.job import JobSpec
 from shoal.core.units import JobNumber
 from shoal.perf.length_keys import Key, in_work, keys_of, latest
-from shoal.perf.length_predictions import ClassPrediction, Predictions
+from shoal.perf.length_predictions import ClassPrediction, Predictions, Weights
 from shoal.perf.length_table import (
     BINS,
     COLUMNS,
@@ -150,6 +150,8 @@ class LengthHistory:
         self._awaited: dict[JobNumber, tuple[int, Floats]] = {}
         """By live job whose prediction is to be scored: its group and distribution at submission."""
         self._members: list[tuple[tuple[Key, ...], int]] = []
+        self._weights: list[Weights] = []
+        """By class: the keys of which its table is made."""
         self._classes: dict[tuple[tuple[Key, ...], int], int] = {}
         self._classes_of: dict[Key, list[int]] = {}
         self._fresh: Flags = np.zeros(64, dtype=np.bool_)  # by class: whether its table is up to date
@@ -233,6 +235,7 @@ class LengthHistory:
             self._add_deferred()
             number = self._classes[member] = len(self._members)
             self._members.append(member)
+            self._weights.append(())
             if number == len(self._fresh):
                 self._fresh = np.concatenate([self._fresh, np.zeros_like(self._fresh)])
                 self._slots = np.concatenate([self._slots, np.full_like(self._slots, -1)])
@@ -280,23 +283,19 @@ class LengthHistory:
 
     def spread(self, number: int, scale: float, done: float) -> Floats:
         """Return a job's total work at the probabilities ``DRAWN``, given what is done; NaN without any history."""
-        slot, weights = self._slot(number), self._weights(number)
-        if not weights:
+        slot = self._slot(number)
+        if not self._weights[number]:
             return np.full(len(DRAWN), np.nan)
-        parts = self._calibration[int(in_work(weights[0][0]))].shown
+        parts = self._calibration[self._group(number)].shown
         return conditional_spread(self._beyond[slot], parts, done / scale) * scale
 
     def prediction(self, number: int) -> ClassPrediction | None:
         """Return the prediction for the jobs of a class, which later events do not change; None without one."""
-        slot, weights = self._slot(number), self._weights(number)
-        if not weights:
-            return None
-        shift = self._members[number][1]
-        found = [(key, runs.shown, weight, shift if in_work(key) else 0) for key, runs, weight in weights]
-        return ClassPrediction(self._tables[slot].copy(), tuple(found))
+        slot, weights = self._slot(number), self._weights[number]
+        return ClassPrediction(self._tables[slot].copy(), weights, self._members[number][1]) if weights else None
 
-    def _weights(self, number: int) -> list[tuple[Key, _Runs, float]]:
-        """The keys of a class that have runs, the most specific first, with their weights."""
+    def _weigh(self, number: int) -> list[tuple[Key, _Runs, float]]:
+        """Return the keys of a class that have runs, the most specific first, with their weights."""
         found, rest = [], 1.0
         for key in self._members[number][0]:
             runs = self._runs.get(key)
@@ -308,7 +307,8 @@ class LengthHistory:
         return found
 
     def _group(self, number: int) -> int:
-        weights = self._weights(number)
+        """Return which calibration a class with an up-to-date table has: 1 if its first key with runs keeps work."""
+        weights = self._weights[number]
         return int(bool(weights) and in_work(weights[0][0]))
 
     def _slot(self, number: int) -> int:
@@ -323,7 +323,8 @@ class LengthHistory:
                 self._beyond = np.concatenate([self._beyond, np.zeros((more, BINS + 1))])
             slot = self._slots[number] = self._used
             self._used += 1
-        weights, shift = self._weights(number), self._members[number][1]
+        weights, shift = self._weigh(number), self._members[number][1]
+        self._weights[number] = tuple((key, runs.shown, weight) for key, runs, weight in weights)
         self._fresh[number] = True
         if not weights:
             self._tables[slot], self._beyond[slot] = np.nan, 0.0
@@ -332,7 +333,7 @@ class LengthHistory:
         for key, runs, weight in weights:
             mass += weight * runs.distribution(shift if in_work(key) else 0)
         beyond = self._beyond[slot] = exceeding(mass)
-        parts = self._calibration[int(in_work(weights[0][0]))].shown
+        parts = self._calibration[self._group(number)].shown
         self._tables[slot] = conditional_table(mass, beyond, parts)
         return slot
 
@@ -388,6 +389,7 @@ class LengthHistory:
         other._calibration = (self._calibration[0].copied(), self._calibration[1].copied())
         other._deferred = self._deferred.copy()
         other._awaited, other._members, other._classes = dict(self._awaited), list(self._members), dict(self._classes)
+        other._weights = list(self._weights)
         other._classes_of = {key: list(numbers) for key, numbers in self._classes_of.items()}
         other._view = None
         other._drop_tables()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 from math import log
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -11,19 +11,24 @@ from shoal.core.arrays import Floats, Indices
 from shoal.core.columns import Columns, sealed
 from shoal.core.lengths import JobLength, PredictedWork, nothing_predicted
 from shoal.core.units import JobNumber
-from shoal.perf.length_keys import Key, in_words
+from shoal.perf.length_keys import Key, in_words, in_work
 from shoal.perf.length_table import BINS, COLUMNS, PRIOR, WIDTH
 
 if TYPE_CHECKING:
     from shoal.perf.length_history import LengthHistory
 
 
+Weights: TypeAlias = tuple[tuple[Key, bytes, float], ...]
+"""The keys of a class that have runs, the most specific first: the bins of their latest runs, and their weight."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClassPrediction:
-    """The table of a class, and its keys with their bins, weights and the shift of their bins."""
+    """The table of a class and the keys it is made of; ``shift`` is that of the bins of keys that keep work."""
 
     table: Floats
-    keys: tuple[tuple[Key, bytes, float, int], ...]
+    keys: Weights
+    shift: int
 
     def given(self, done: float, scale: float) -> JobLength:
         """Return what is left of a job once this much is done."""
@@ -32,11 +37,15 @@ class ClassPrediction:
         low = int(place)
         totals = self.table[low] + (self.table[low + 1] - self.table[low]) * (place - low)
         left = [max(float(total) - seconds, 1.0) * scale for total in totals]
-        prior = 1.0 - sum(weight for _, _, weight, _ in self.keys)
+        prior = 1.0 - sum(weight for _, _, weight in self.keys)
         best, runs, of = prior * float(PRIOR[low:].sum()), 0, ""
-        for key, shown, weight, shift in self.keys:
+        for key, shown, weight in self.keys:
             bins = np.frombuffer(shown, dtype=np.int16)
-            longer = int(np.count_nonzero(bins - shift >= place)) if seconds > 1.0 else len(bins)
+            longer = (
+                int(np.count_nonzero(bins - (self.shift if in_work(key) else 0) >= place))
+                if seconds > 1.0
+                else len(bins)
+            )
             if weight * longer / len(bins) > best:
                 best, runs, of = weight * longer / len(bins), longer, in_words(key)
         return JobLength(left[0], left[1], left[2], runs, of)
