@@ -26,6 +26,22 @@ def test_decisions_are_numbered_back_from_the_last_one() -> None:
     assert (log.at(6), log.at(9), log.at(5), log.at(10)) == (1.0, 5.0, None, None)
 
 
+def test_the_moves_kept_are_bounded_however_many_jobs_a_decision_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.live.decision_log._MOST_MOVED", 4)
+    monkeypatch.setattr("shoal.live.decision_log._MOST_MOVES", 10)
+    log = DecisionLog()
+
+    def kept_after(*moves: int) -> list[tuple[int, int]]:
+        for count in moves:
+            log.note(float(log.count), [("start", f"job-{n}", "ann") for n in range(count)])
+        return [(each.number, len(each.moves)) for each in log.moved()]
+
+    assert kept_after(1, 1, 1, 1, 1) == [(4, 1), (3, 1), (2, 1), (1, 1)], "at most four decisions"
+    assert kept_after(6, 3) == [(6, 3), (5, 6), (4, 1)], "at most ten moves"
+    assert kept_after(12) == [(7, 12)], "the last decision is kept whole"
+    assert kept_after(2) == [(8, 2)]
+
+
 def test_a_past_decision_is_made_again_from_any_segment_and_shows_a_tenant_its_own_jobs(tmp_path: Path) -> None:
     with opened(tmp_path) as plane:
         (first,) = submit(plane, job("first", 3), tenant="ann")

@@ -12,6 +12,8 @@ from shoal.core.units import JobId, Seconds, TenantId
 _MOST_TIMES = 500_000
 _MOST_MOVED = 2_000
 """Decisions whose times, and whose moves, are kept; the latest, and of times up to an eighth more for a while."""
+_MOST_MOVES = 20_000
+"""Moves that are kept in all, beside those of the last decision: one decision can move thousands of jobs."""
 
 Move: TypeAlias = tuple[str, JobId, TenantId]
 """The verb of a command, its job, and the job's tenant."""
@@ -31,7 +33,9 @@ class DecisionLog:
     """The latest decisions. After ``note`` of each decision in a journal, ``number_to`` sets their numbers."""
 
     _times: "array[float]" = field(default_factory=lambda: array("d"))
-    _moved: deque[LoggedDecision] = field(default_factory=lambda: deque(maxlen=_MOST_MOVED))
+    _moved: deque[LoggedDecision] = field(default_factory=deque)
+    _moves: int = 0
+    """The number of moves in ``_moved``."""
     _first: int = 0
     """Number of the first decision in ``_times``."""
     took: Seconds = 0.0
@@ -46,6 +50,9 @@ class DecisionLog:
             self.watch(self.count, self.took, found)
         if found:
             self._moved.append(LoggedDecision(self.count, at, found))
+            self._moves += len(found)
+            while len(self._moved) > _MOST_MOVED or (self._moves > _MOST_MOVES and len(self._moved) > 1):
+                self._moves -= len(self._moved.popleft().moves)
         self._times.append(at)
         if (more := len(self._times) - _MOST_TIMES) >= _MOST_TIMES // 8:
             del self._times[:more]
@@ -60,8 +67,7 @@ class DecisionLog:
         """Number the decisions noted so far so that the next one is ``count``."""
         shift = count - self.count
         self._first += shift
-        moved = (LoggedDecision(each.number + shift, each.at, each.moves) for each in self._moved)
-        self._moved = deque(moved, maxlen=_MOST_MOVED)
+        self._moved = deque(LoggedDecision(each.number + shift, each.at, each.moves) for each in self._moved)
 
     def at(self, number: int) -> Seconds | None:
         """Return the time of a decision; None if it is not known."""
