@@ -121,3 +121,35 @@ def test_an_oversized_upload_over_a_socket_gets_its_answer(harness: "Harness", s
         for content in (b" " * (3 << 20), iter([b" " * (1 << 20)] * 3))
     ]
     assert [(answer.status_code, answer.json()["field"]) for answer in answers] == [(413, "body"), (413, "body")]
+
+
+def test_a_request_that_outlasts_the_grace_at_shutdown_is_cut_off_and_leaves_no_traceback(
+    harness: "Harness", caplog: pytest.LogCaptureFixture
+) -> None:
+    rest: list[bytes] = []
+    held: list[socket.socket] = []
+    threads: list[threading.Thread] = []
+
+    def listening(server: Listening) -> None:
+        connection = socket.create_connection(("127.0.0.1", server.port))
+        held.append(connection)
+        token = harness.secrets["ana"]
+        head = f"POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
+        connection.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{".encode())
+
+        def stop_when_read() -> None:
+            while httpx.get(f"{server.url}/v1/healthz").status_code != 200:
+                pass
+            server.stop()
+            rest.append(connection.recv(1000))
+
+        threads.append(threading.Thread(target=stop_when_read))
+        threads[0].start()
+
+    with caplog.at_level(logging.WARNING):
+        serve(harness.app, listening=listening)
+    threads[0].join()
+    held[0].close()
+    assert rest == [b""], "closed without an answer"
+    assert "graceful shutdown exceeded" in caplog.text, "it was cancelled"
+    assert not [record for record in caplog.records if record.exc_info]

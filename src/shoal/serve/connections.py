@@ -171,7 +171,11 @@ class BoundedProtocol(H11Protocol):
         async def identified(scope: Any, receive: Any, send: Any) -> None:
             peer = self.transport.get_extra_info("peername")
             scope.setdefault("extensions", {})[IDENTIFY] = partial(connections.identify, peer)
-            await inner(scope, receive, send)
+            try:
+                await inner(scope, receive, send)
+            except asyncio.CancelledError:  # the server stops, and its grace is over: no fault of the application
+                self.cycle.disconnected = True
+                self.transport.close()
 
         self.app = identified
 
