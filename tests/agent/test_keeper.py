@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 
 from shoal.agent import keeper
 
+KEEPER = (sys.executable, "-I", "-S", keeper.__file__)
 
-def told(what: dict[str, Any], *commands: str) -> list[dict[str, Any]]:
+
+def told(what: dict[str, Any], *commands: str, command: Sequence[str] = KEEPER) -> list[dict[str, Any]]:
     """All that a keeper says to this. Its input stays open: the end of that would be the end of its agent."""
-    command = [sys.executable, "-I", "-S", keeper.__file__]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
@@ -45,6 +47,20 @@ def causes(said: list[dict[str, Any]]) -> list[str]:
 def test_after_its_lease_nothing_is_started(what: dict[str, Any], tmp_path: Path) -> None:
     assert told({**what, "lease": time.monotonic()}) == [{"event": "over", "why": "lease"}]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_start_that_hangs_until_the_lease_ends_is_the_nodes_fault(what: dict[str, Any]) -> None:
+    hanging = (
+        "import sys, time\n"
+        "from shoal.agent import keeper\n"
+        "keeper.become_process = lambda *_, **__: time.sleep(600)\n"
+        "keeper.handle_signals()\n"
+        "sys.exit(keeper.keep())"
+    )
+    late = {**what, "lease": time.monotonic() + 2.0, "grace": 0}
+    failed, over = told(late, command=(sys.executable, "-c", hanging))
+    assert failed == {"event": "failed", "cause": "rank 0: it was not started before the lease ended", "why": "node"}
+    assert over["event"] == "over"
 
 
 @pytest.mark.parametrize("ranks", [0, 2])

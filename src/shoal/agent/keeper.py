@@ -72,9 +72,9 @@ class Keeper:
         pids = {}
         store = self._run.get("store")
         for rank in [*([store] if store else []), *self._run["ranks"]]:
-            pid, problem = self._spawn(rank)
+            pid, problem, at_fault = self._spawn(rank)
             if problem:
-                self._fail(problem, why="" if pid else "node")
+                self._fail(problem, why=at_fault)
                 return
             if rank is store:
                 self._store = pid
@@ -284,12 +284,12 @@ class Keeper:
             send_signal(process, signal.SIGKILL)
         return {main: ended[main] for main in orphans.values()}
 
-    def _spawn(self, rank: Mapping[str, Any]) -> tuple[int, str]:
-        """Start one rank; return its pid, and the problem if it could not be started."""
+    def _spawn(self, rank: Mapping[str, Any]) -> tuple[int, str, str]:
+        """Start one rank; return its pid, why it could not be started, and ``node`` where that is the node's fault."""
         try:
             log = self._open_log(rank["log"])
         except OSError as error:
-            return 0, f"cannot write the log {rank['log']!r} in {self._run['logs']!r}: {error.strerror}"
+            return 0, f"cannot write the log {rank['log']!r} in {self._run['logs']!r}: {error.strerror}", "node"
         problems, report_problem = os.pipe()
         has_terminal = self._run.get("terminal") and rank.get("rank") == 0 and self._channel is not None
         terminal = self._channel.take(1)[0] if has_terminal and self._channel else None
@@ -310,7 +310,7 @@ class Keeper:
         finally:
             os.close(problems)
         name = "the job's store" if "argv" in rank else f"rank {rank['rank']}"
-        return pid, problem and f"{name}: {problem}"
+        return pid, problem and f"{name}: {problem}", "" if ready else "node"
 
     def _open_log(self, name: str) -> int:
         folder = os.open(self._run["logs"], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
