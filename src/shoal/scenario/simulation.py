@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter, process_time
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from shoal.core.interfaces import Policy
 from shoal.core.snapshot import Snapshot
 from shoal.engine.loop import Loop, judge
 from shoal.engine.moves import StopStartPlanner
+from shoal.perf.catalog import Catalog
 from shoal.report.history import read_history
 from shoal.report.metrics import JobResults, Summary, job_table, summarize
 from shoal.scenario.backend import check_speeds, make_backend
@@ -78,9 +80,32 @@ def run(
     scenario names.
     """
     begin = process_time()
-    scenario = scenario.resolved(workload.jobs)
-    known = scenario.speeds()
-    check_speeds(scenario, workload.jobs, known)
+    with _rare_garbage_collection():
+        scenario = scenario.resolved(workload.jobs)
+        known = scenario.speeds()
+        check_speeds(scenario, workload.jobs, known)
+        journal, measured, bill = _simulate(scenario, workload, known, journal_path, progress, policy)
+        history = read_history(journal.raw())
+        table = job_table(history, known)
+    measured["cpu_seconds"] = process_time() - begin
+    measured["peak_rss_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    if bill is not None:
+        measured["rent"] = bill.summary()
+    return SimulationResult(summarize(history, table, measured=measured), table, bill, journal)
+
+
+def _simulate(
+    scenario: Scenario,
+    workload: Workload,
+    known: Catalog,
+    journal_path: Path | None,
+    progress: Callable[[int], None] | None,
+    policy: Policy | None,
+) -> tuple[MemoryJournal | JournalFile, dict[str, Any], Bill | None]:
+    """Run the loop to its end; return the journal, what only the loop knows for the summary, and a cloud's bill.
+
+    The state and the backend are dropped on return, before the journal is read: that halves the memory in use.
+    """
     timed = _TimedPolicy(policy or scenario.make_policy())
     backend = make_backend(scenario, workload.jobs, known)
     settings = scenario.settings(workload.name, policy)
@@ -88,24 +113,13 @@ def run(
     placer = PLACERS[scenario.placement]()
     loop = Loop(backend, scenario.make_state(known), timed, placer, StopStartPlanner(), journal)
     try:
-        with _rare_garbage_collection():
-            _run_to_end(loop, backend, progress)
+        _run_to_end(loop, backend, progress)
     finally:
         if isinstance(journal, SqliteJournal):
             journal.close()
     written = journal if isinstance(journal, MemoryJournal) else JournalFile(journal.path)
-    history = read_history(written.raw())
-    table = job_table(history, known)
-    measured = {
-        "unfinished": _unfinished(loop),
-        "decision_seconds": timed.figures(),
-        "cpu_seconds": process_time() - begin,
-        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-    }
-    bill = backend.bill() if isinstance(backend, Cloud) else None
-    if bill is not None:
-        measured["rent"] = bill.summary()
-    return SimulationResult(summarize(history, table, measured=measured), table, bill, written)
+    measured = {"unfinished": _unfinished(loop), "decision_seconds": timed.figures()}
+    return written, measured, backend.bill() if isinstance(backend, Cloud) else None
 
 
 def _unfinished(loop: Loop) -> list[dict[str, str]]:
