@@ -56,8 +56,10 @@ class JobRows:
         self._gangs: dict[int, int] = {}  # by number of GPUs, how many live jobs ask for it
         self._tenant_index: dict[str, int] = {}
         self._placement_index: dict[tuple[tuple[int, int], ...], int] = {}
-        self._slots: dict[int, int] = {}
+        self._used = 0  # slots
+        self._apps = 0  # numbers of apps given
         self._numbers: Indices | None = None  # by slot; None while every job's slot is its number
+        self._slots: dict[int, int] = {}  # by number; empty while every job's slot is its number
         self._frozen: ref[Columns] | None = None
 
     def freeze(self, now: Seconds) -> Columns:
@@ -141,7 +143,10 @@ class JobRows:
 
     def slot_of(self, number: JobNumber) -> int:
         """Return a job's slot; −1 if the job has ended and was dropped. A number not yet given is a ``LookupError``."""
-        slot = self._slots.get(number, -1)
+        if self._numbers is None:
+            slot = number if 0 <= number < self._used else -1
+        else:
+            slot = self._slots.get(number, -1)
         if slot < 0 and not 0 <= number < self.submitted:
             raise LookupError(f"no job has number {number}")
         return slot
@@ -155,17 +160,17 @@ class JobRows:
 
         ``length`` is its class and scale in the history of lengths.
         """
-        register, number, slot = self.register, self.submitted, len(self._slots)
+        register, number, slot = self.register, self.submitted, self._used
         if spec.id in register.numbers:
             raise JournalError(f"job {spec.id!r} was submitted twice")
         if slot == len(self._static.gpus):
             self._grow()
-        self._slots[number] = slot
         if number != slot and self._numbers is None:
             self._numbers = np.arange(len(self._static.gpus))
+            self._slots = dict(zip(range(slot), range(slot), strict=True))
         if self._numbers is not None:
-            self._numbers[slot] = number
-        self.submitted = number + 1
+            self._numbers[slot], self._slots[number] = number, slot
+        self._used, self.submitted = slot + 1, number + 1
         register.ids[number] = spec.id
         register.specs[number] = spec
         register.numbers[spec.id] = number
@@ -178,7 +183,7 @@ class JobRows:
             inf if spec.work is None else spec.work,
             inf if spec.deadline is None else spec.deadline,
             self.tenant_number(spec.tenant),
-            self.app_index.setdefault(spec.app or f"\0{spec.id}", len(self.app_index)),
+            self._app_number(spec.app),
             PREEMPTIBLE.index(spec.preemptible),
             *length,
         )
@@ -195,7 +200,7 @@ class JobRows:
 
     def reshape(self, number: JobNumber, spec: JobSpec) -> None:
         """Replace a job's specification. Snapshots share the tables, so the changed ones are new."""
-        slot = self._slots[number]
+        slot = self.slot_of(number)
         self.register = replace(self.register, specs={**self.register.specs, number: spec})
         static = self._static
         static = replace(
@@ -283,6 +288,12 @@ class JobRows:
         if number == len(self.register.tenants):
             self.register.tenants.append(tenant)
             self.tenant_service = np.append(self.tenant_service, 0.0)
+        return number
+
+    def _app_number(self, app: str | None) -> int:
+        """Return the index of an app, a new one if it is new; a job outside any app has an index of its own."""
+        number = self.app_index.setdefault(app, self._apps) if app else self._apps
+        self._apps = max(self._apps, number + 1)
         return number
 
     def live_slot(self, job: JobNumber) -> int:
