@@ -277,7 +277,8 @@ class Verdicts(Mapping[JobId, Verdict]):
 
     def digest(self) -> int:
         """A checksum of GPUs, reason codes, kinds, partners, seats and batches; the same on every machine."""
-        crc = _crc(self.codes, _crc(self.gpus.astype(_LITTLE, copy=False), 0))
+        gpus = self.gpus if self.gpus.dtype is _LITTLE else self.gpus.astype(_LITTLE)
+        crc = _crc(self.codes, _crc(gpus, 0))
         for column in (self.kinds, self.partners, self.consolidated):
             if column is not None:
                 crc = _crc(column, crc)
@@ -299,7 +300,10 @@ class Verdicts(Mapping[JobId, Verdict]):
 
 
 def _crc(column: NDArray[Any], crc: int) -> int:
-    return zlib.crc32(column.data if column.flags.c_contiguous else np.ascontiguousarray(column).data, crc)
+    try:
+        return zlib.crc32(column, crc)  # type: ignore[arg-type]
+    except ValueError:  # it is not contiguous
+        return zlib.crc32(np.ascontiguousarray(column), crc)  # type: ignore[arg-type]
 
 
 def _spread_numbers(numbers: NumberColumn, count: int, keep: Indices) -> NumberColumn:

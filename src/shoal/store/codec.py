@@ -58,14 +58,13 @@ class Base:
 
 Record: TypeAlias = Header | EventBatch | Decided | Base
 
-_NUMBER = (int, float)
-_PARTS: Mapping[int, tuple[Any, ...]] = {
-    HEADER: (int, dict),
-    EVENTS: (_NUMBER, list),
-    DECISION: (int, _NUMBER, list),
-    BASE: (bytes, bytes),
+_SHAPES: Mapping[int, tuple[tuple[type, ...], ...]] = {
+    HEADER: ((int, int, dict),),
+    EVENTS: ((int, float, list), (int, int, list)),
+    DECISION: ((int, int, float, list), (int, int, int, list)),
+    BASE: ((int, bytes, bytes),),
 }
-"""Types of the parts that follow the tag of a record."""
+"""By tag, the types of the parts of a record, the tag's own first."""
 _BROKEN = (msgspec.DecodeError, TypeError, ValueError, IndexError, KeyError, RecursionError)
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -107,6 +106,17 @@ def _pack(value: Any) -> Any:
     return values
 
 
+def _packer(cls: Any, tag: int) -> Callable[[Any], tuple[Any, ...]]:
+    """Return a function that makes the array of an event or a command, led by its tag."""
+    plan = _plan(cls)
+    assert plan is not None
+    get, nested = plan
+    return (lambda value: (tag, *_pack(value))) if nested else (lambda value: (tag, *get(value)))
+
+
+_PACK = {cls: _packer(cls, tag) for cls, tag in (*EVENT_TAGS.items(), *COMMAND_TAGS.items())}
+
+
 def pack_header(settings: dict[str, Any]) -> bytes:
     """Return the first record of a journal."""
     return _encode((HEADER, VERSION, settings))
@@ -114,12 +124,12 @@ def pack_header(settings: dict[str, Any]) -> bytes:
 
 def pack_events(batch: EventBatch) -> bytes:
     """Return a batch of events as a record."""
-    return _encode((EVENTS, batch.now, [(EVENT_TAGS[type(e)], *_pack(e)) for e in batch.events]))
+    return _encode((EVENTS, batch.now, [_PACK[type(event)](event) for event in batch.events]))
 
 
 def pack_decision(decided: Decided) -> bytes:
     """Return a decision as a record."""
-    commands = [(COMMAND_TAGS[type(c)], *_pack(c)) for c in decided.commands] if decided.commands else ()
+    commands = [_PACK[type(command)](command) for command in decided.commands] if decided.commands else ()
     return _encode((DECISION, decided.digest, decided.review_at, commands))
 
 
@@ -143,10 +153,10 @@ def unpack_raw(body: bytes) -> list[Any]:
         raw = _decoder.decode(body)
     except _BROKEN as error:
         raise _refused(error) from error
-    parts = _PARTS.get(raw[0] if raw and type(raw[0]) is int else -1, ())
-    if len(raw) != 1 + len(parts) or not parts:
-        raise JournalError(f"not a record of a Shoal journal: it begins {raw[:1]!r} and has {len(raw)} parts")
-    if not all(map(isinstance, raw[1:], parts)):
+    shapes = _SHAPES.get(raw[0] if raw and type(raw[0]) is int else -1, ())
+    if tuple(map(type, raw)) not in shapes:
+        if not any(len(raw) == len(shape) for shape in shapes):
+            raise JournalError(f"not a record of a Shoal journal: it begins {raw[:1]!r} and has {len(raw)} parts")
         raise JournalError(f"not a record of a Shoal journal: its parts after {raw[0]} are of other types")
     if raw[0] == HEADER and raw[1] not in READABLE:
         raise JournalError(f"a journal of version {raw[1]!r}: this Shoal reads versions {READABLE[0]} to {VERSION}")
