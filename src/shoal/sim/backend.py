@@ -4,7 +4,7 @@ Events of one moment are reported as one batch: completions, then crashes, then 
 simulation may begin in the middle of jobs' lives: see ``standings``.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop
 from math import inf
@@ -35,7 +35,7 @@ from shoal.core.units import JobId, Seconds
 from shoal.perf.batch_tuner import TICK
 from shoal.sim.adaptive_jobs import AdaptiveJobs, TickResult, TunerOptions
 from shoal.sim.checkpoints import kept_at_crash, kept_at_stop, next_save, set_back
-from shoal.sim.event_queue import EventQueue, Happening
+from shoal.sim.event_queue import EventQueue, Handler, Happening
 from shoal.sim.faults import NO_FAULTS, Faults, JobFault
 from shoal.sim.job_run import JobRun, JobStart
 from shoal.sim.node_faults import NodeFaults
@@ -47,13 +47,6 @@ from shoal.workload.schema import Job
 
 _IDLE_REVIEWS = 1000
 """Reviews in a row with nothing running and nothing to arrive after which the simulation ends."""
-
-Handler = Callable[[int, int, list[Event]], bool]
-"""Takes a happening's two arguments and the batch to append to; returns whether it calls for a decision.
-
-The handler of a happening is the method of its name: ``_started`` for ``STARTED``, and of `NodeFaults` ``node_lost``.
-"""
-
 
 @dataclass(slots=True)
 class SimulatedBackend:
@@ -155,8 +148,8 @@ class SimulatedBackend:
         events = self._outbox  # handlers and their side effects append to it: one moment is one batch
         if self._is_over():
             return EventBatch(self.now, tuple(events), over=True)
-        heap, specs, waits = self._queue.heap, self.specs, self._waits is not None
-        decision_due = (waits and self._release_waiting()) or any(event.urgent for event in events)
+        heap, specs, handlers, waits = self._queue.heap, self.specs, self._handlers, self._waits is not None
+        decision_due = (waits and self._release_waiting()) or True in [event.urgent for event in events]
         while not decision_due:
             arrival = specs[self._arrived].submitted if self._arrived < len(specs) else inf
             at = heap[0][0] if heap and heap[0][0] < arrival else arrival
@@ -166,19 +159,24 @@ class SimulatedBackend:
             self.now = at
             while heap and heap[0][0] == at:
                 _, what, _, a, b = heappop(heap)
-                decision_due = self._handlers[what](a, b, events) or decision_due
-            while self._arrived < len(specs) and specs[self._arrived].submitted == at:
-                events.append(JobSubmitted(at, specs[self._arrived]))
-                self._jobs.runs.append(JobRun(batch_size=specs[self._arrived].batch_size))
-                if self._waits is not None and (begin := self._waits.arrive(self._arrived)) < inf:
-                    self._hold_back(self._arrived, max(begin, at))
-                self._arrived += 1
+                decision_due = handlers[what](a, b, events) or decision_due
+            if arrival == at:
+                self._admit_arrived(at, events)
                 decision_due = True
             decision_due = (waits and self._release_waiting()) or decision_due
         self._woken = decision_due
         batch = EventBatch(self.now, tuple(events), over=until == inf and not events and not decision_due)
         events.clear()
         return batch
+
+    def _admit_arrived(self, at: Seconds, events: list[Event]) -> None:
+        """Report the submission of the jobs that arrive at this moment."""
+        while self._arrived < len(self.specs) and (spec := self.specs[self._arrived]).submitted == at:
+            events.append(JobSubmitted(at, spec))
+            self._jobs.runs.append(JobRun(batch_size=spec.batch_size))
+            if self._waits is not None and (begin := self._waits.arrive(self._arrived)) < inf:
+                self._hold_back(self._arrived, max(begin, at))
+            self._arrived += 1
 
     def _release_waiting(self) -> bool:
         """Release jobs whose conditions hold now, cancel those that can never start; return whether there are any."""

@@ -1,9 +1,12 @@
 """The simulated future: scheduled happenings in order of time, then priority, then the order they were scheduled in."""
 
 import heapq
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TypeAlias
 
+from shoal.core.events import Event
 from shoal.core.units import Seconds
 
 
@@ -27,6 +30,14 @@ class Happening(IntEnum):
     SAVED = 14
     TIME_LIMIT = 15
     NODE_JOINED = 16
+
+
+Handler: TypeAlias = Callable[[int, int, list[Event]], bool]
+"""Takes a happening's two arguments and the batch to append to; returns whether it calls for a decision.
+
+The handler of a happening is the backend's method of its name, ``_started`` for ``STARTED``, and of `NodeFaults`
+``node_lost``.
+"""
 
 
 @dataclass(slots=True)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import msgspec
+
 from shoal.core.goodput import GoodputReport
 from shoal.core.lifecycle import JobState
 from shoal.core.retry import NO_CRASHES, Crashes
@@ -33,8 +35,7 @@ class JobStart:
     """The seats from which it was suspended, if it is suspended."""
 
 
-@dataclass(slots=True)
-class JobRun:
+class JobRun(msgspec.Struct, eq=False):
     """Progress of a job: ``done`` at the time ``since``, and ``rate`` more per second from then on.
 
     ``began`` is the start of the incarnation and ``saved`` the progress it began with. ``stamp`` changes with every new
