@@ -135,21 +135,26 @@ def _serve_one_kind(snapshot: Snapshot, order: Indices, strict: bool, demand: In
     last = -1
     # A job that cannot run here would hold its place, and its GPUs, for ever.
     line = order if snapshot.all_possible else order[snapshot.possible[order]]
-    # Each turn serves the longest prefix that fits. The job that ends it needs more than is left, so every gang as wide
-    # is out: there are at most as many turns as there are distinct gang sizes.
-    while len(line) and free:
-        # A gang has at least one GPU, so no more than `free` jobs can be served.
-        total = demand.take(line[:free]).cumsum()
+    gangs = demand.take(line)
+    if len(line) and free:  # a gang has at least one GPU, so no more than `free` jobs can be served
+        total = gangs[:free].cumsum()
         count = int(total.searchsorted(free, side="right"))
         if count:
-            taken = line[:count]
-            granted[taken] = demand.take(taken)
-            free -= int(total[count - 1])
-            last = int(taken[-1])
-        if strict or count == len(line):
-            break
-        line = line[count:]
-        line = line[demand.take(line) <= free]
+            granted[line[:count]] = gangs[:count]
+            free -= total.item(count - 1)
+            last = line.item(count - 1)
+        line, gangs = line[count:], gangs[count:]
+    # What does not fit after one part of the line is dropped from the rest of it at once.
+    while free and len(line) and not strict:
+        fits = (gangs <= free).nonzero()[0]
+        part, rest = fits[:_PART], fits[_PART:]
+        for i, want in zip(line.take(part).tolist(), gangs.take(part).tolist(), strict=True):
+            if want <= free:
+                granted[i], last = want, i
+                free -= want
+                if not free:
+                    break
+        line, gangs = line.take(rest), gangs.take(rest)
     return Served(granted, None, last, free, free)
 
 
