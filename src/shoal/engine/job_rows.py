@@ -26,7 +26,6 @@ from shoal.core.topology import Placement
 from shoal.core.units import JobNumber, Seconds
 
 _FIRST_CAPACITY = 64
-_GPUS = StaticColumns.__slots__.index("gpus")
 _WITH_RUN = frozenset(map(int, WITH_RUN))
 
 
@@ -56,6 +55,7 @@ class JobRows:
         self._gangs: dict[int, int] = {}  # by number of GPUs, how many live jobs ask for it
         self._tenant_index: dict[str, int] = {}
         self._placement_index: dict[tuple[tuple[int, int], ...], int] = {}
+        self._shared_seats: dict[tuple[int, int], tuple[int, int]] = {}  # one object for all placements with a seat
         self._used = 0  # slots
         self._apps = 0  # numbers of apps given
         self._numbers: Indices | None = None  # by slot; None while every job's slot is its number
@@ -114,8 +114,10 @@ class JobRows:
 
     def _set_static(self, static: StaticColumns) -> None:
         self._static = static
-        self._declared = [_entries(getattr(static, column)[None])[0] for column in StaticColumns.__slots__]
-        self._gpus = self._declared[_GPUS]
+        declared = {column: memoryview(getattr(static, column)) for column in StaticColumns.__slots__}
+        self._declared = list(declared.values())
+        self.submitted_at, self.length_scale = declared["submitted"], declared["length_scale"]
+        self.app, self._gpus, self._tenant = declared["app"], declared["gpus"], declared["tenant"]
 
     def _count(self, slot: int, sign: int) -> None:
         """Keep the totals over the live jobs while one is added (1) or removed (−1)."""
@@ -237,18 +239,6 @@ class JobRows:
         more = np.zeros((kinds - self.kinds, self.floats.shape[1]))
         self._set_blocks(np.concatenate([self.floats, more]), self.ints)
 
-    def submitted_at(self, slot: int) -> Seconds:
-        """Return the time of a job's submission."""
-        return self._static.submitted.item(slot)
-
-    def length_scale(self, slot: int) -> float:
-        """Return the work of a second in which the history counts a job's length."""
-        return self._static.length_scale.item(slot)
-
-    def app(self, slot: int) -> int:
-        """Return the number of a job's app."""
-        return self._static.app.item(slot)
-
     def note_saved(self, event: JobSaved) -> None:
         """Note that a job has saved its progress, and when in its run."""
         slot = self.slot_on_seats(event)
@@ -259,7 +249,8 @@ class JobRows:
 
     def charge(self, slot: int) -> None:
         """Add an ended job's GPU-seconds to those of its tenant."""
-        self.tenant_service[self._static.tenant[slot]] += self.attained[slot]
+        tenant = self._tenant[slot]
+        self.tenant_service[tenant] = self.tenant_service.item(tenant) + self.attained[slot]
 
     def placement(self, slot: int) -> Placement | None:
         """Return the seats a job holds."""
@@ -277,8 +268,11 @@ class JobRows:
 
     def placement_number(self, placement: Placement) -> int:
         """Return the index of a placement in the register, where it is added if new."""
-        number = self._placement_index.setdefault(placement.seats, len(self.register.placements))
-        if number == len(self.register.placements):
+        number = self._placement_index.get(placement.seats)
+        if number is None:
+            number, shared = len(self.register.placements), self._shared_seats
+            placement = Placement(tuple(shared.setdefault(seat, seat) for seat in placement.seats))
+            self._placement_index[placement.seats] = number
             self.register.placements.append(placement)
         return number
 

@@ -372,14 +372,14 @@ class State:
         self._move(slot, trigger)
         self._release(slot, at)
         work = done or self._jobs.done[slot]
-        self.lengths.ended(job, self.register.specs[job], work, self._jobs.length_scale(slot))
+        self.lengths.ended(job, self.register.specs[job], work, self._jobs.length_scale[slot])
         self._training_reports.forget(job)
         self._crashes.pop(job, None)
         self.nodes.forget(job)
         self.suspensions = self.suspensions.forget(job)
         if job in self._set_aside:
             self._set_aside = {other: event for other, event in self._set_aside.items() if other != job}
-        app = self._jobs.app(slot)
+        app = self._jobs.app[slot]
         if app in self._bids:  # the bid was made with this job
             self._bids = {other: bid for other, bid in self._bids.items() if other != app}
         self._jobs.charge(slot)

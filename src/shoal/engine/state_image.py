@@ -155,7 +155,7 @@ def _job_image(state: State, number: JobNumber) -> JobImage:
     return JobImage(
         number,
         spec,
-        rows.submitted_at(slot),
+        rows.submitted_at[slot],
         tuple(rows.floats[: FloatRow.SPEEDS, slot].tolist()),
         tuple(ints),
         tuple(np.flatnonzero((speeds == 0.0) & (usual > 0.0)).tolist()),
@@ -170,7 +170,7 @@ def _job_image(state: State, number: JobNumber) -> JobImage:
         state.suspensions.runs.get(number),
         state.suspensions.sizes.get(number, 0),
         state.suspensions.refused.get(number, ""),
-        rows.length_scale(slot),
+        rows.length_scale[slot],
     )
 
 
