@@ -188,6 +188,7 @@ class _Fold:
         self.decisions = 0
         self.ids: list[JobId] = []
         self.tenants: list[TenantId] = []
+        self.names: dict[TenantId, TenantId] = {}  # one string for all jobs of a tenant
         self.apps: list[str | None] = []
         self.types: dict[JobType, int] = {}
         self.type, self.gpus, self.outcome = array("q"), array("q"), array("q")
@@ -293,7 +294,7 @@ class _Fold:
         at, spec = event[1], event[2]
         self.first = min(self.first, at)
         self.ids.append(spec[_ID])
-        self.tenants.append(spec[_TENANT])
+        self.tenants.append(self.names.setdefault(spec[_TENANT], spec[_TENANT]))
         self.apps.append(spec[_APP])
         kind = JobType(spec[_GPUS], spec[_MODEL], spec[_BATCH], spec[_KINDS] and tuple(spec[_KINDS]))
         self.type.append(self.types.setdefault(kind, len(self.types)))
