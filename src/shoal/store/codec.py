@@ -98,11 +98,15 @@ def _pack(value: Any) -> Any:
         return tuple(map(_pack, value)) if type(value) is tuple else value
     get, nested = plan
     values = get(value)
-    if nested:
-        values = list(values)
-        for i in nested:
-            if values[i]:  # most jobs leave these fields empty
-                values[i] = _pack(values[i])
+    return _packed_within(values, nested) if nested else values
+
+
+def _packed_within(values: Any, nested: list[int]) -> Any:
+    """Return the values with the dataclasses among them, at the places ``nested``, as arrays."""
+    for i in nested:
+        if values[i]:  # most jobs leave these fields empty
+            values = list(values)
+            values[i] = _pack(values[i])
     return values
 
 
@@ -111,7 +115,9 @@ def _packer(cls: Any, tag: int) -> Callable[[Any], tuple[Any, ...]]:
     plan = _plan(cls)
     assert plan is not None
     get, nested = plan
-    return (lambda value: (tag, *_pack(value))) if nested else (lambda value: (tag, *get(value)))
+    if not nested:
+        return lambda value: (tag, *get(value))
+    return lambda value: (tag, *_packed_within(get(value), nested))
 
 
 _PACK = {cls: _packer(cls, tag) for cls, tag in (*EVENT_TAGS.items(), *COMMAND_TAGS.items())}
