@@ -54,7 +54,7 @@ _FIELD = re.compile(r"{([^}:]+)[^}]*}")
 _ONE = re.compile(r"(?<![\d,.])1 GPUs\b")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ReasonTemplate:
     """A sentence with fields named after their numbers: ``"waits: needs {GPUs it needs:,.0f} GPUs"``.
 
@@ -62,14 +62,15 @@ class ReasonTemplate:
 
     ``code`` identifies the template in columns of verdicts and in their digests, so a template keeps its code from
     version to version. Codes below `FIRST_OWN_CODE` are Shoal's own; a user's policy takes codes from there to 255.
-    The sentence of a refusal begins with "waits" or "cannot".
+    The sentence of a refusal begins with "waits" or "cannot". A template is equal to itself only, which makes it a key
+    of dictionaries that costs no call.
     """
 
     code: int
     """Stored as numpy's ``uint8``, so that ``np.where(mask, A.code, B.code)`` is a column of codes."""
     name: str
-    text: str = field(compare=False)
-    numbers: tuple[str, ...] = field(init=False, compare=False)
+    text: str
+    numbers: tuple[str, ...] = field(init=False)
     """The names of the numbers, in the order of the text, which is also their order in a `Reason`."""
 
     def __post_init__(self) -> None:
@@ -80,9 +81,6 @@ class ReasonTemplate:
             raise ValueError(f"reason {self.name}: each field of its text must say what the number is: {self.text!r}")
         object.__setattr__(self, "code", np.uint8(self.code))
         object.__setattr__(self, "numbers", tuple(dict.fromkeys(names)))
-
-    def __hash__(self) -> int:  # several times as fast as that of a dataclass, which makes a tuple of the fields
-        return hash(self.name)
 
     @property
     def outline(self) -> str:
