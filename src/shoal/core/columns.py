@@ -62,26 +62,28 @@ def sealed(array: _A) -> _A:
 class _LiveRows(Generic[_A]):
     """Rows of a block of the state for the live jobs only, each gathered when it is first read."""
 
-    __slots__ = ("_block", "_columns", "_live")
+    __slots__ = ("_block", "_columns", "_live", "_rows")
 
     def __init__(self, block: _A, live: Indices) -> None:
         self._block: _A | None = block
         self._live = live
-        self._columns: list[_A | None] = [None] * len(block)
+        self._rows = block.shape[0]
+        self._columns: dict[int, _A] = {}
 
     def __getitem__(self, row: int) -> _A:
-        column = self._columns[row]
+        column = self._columns.get(row)
         if column is None:
             assert self._block is not None
-            column = self._columns[row] = sealed(self._block[row].take(self._live))
+            column = self._columns[row] = self._block[row].take(self._live)
+            column.setflags(write=False)
         return column
 
     def __len__(self) -> int:
-        return len(self._columns)
+        return self._rows
 
     def at(self, row: int, position: int) -> Any:
         """Return one entry of a row as a plain number, without gathering the row."""
-        column = self._columns[row]
+        column = self._columns.get(row)
         if column is not None:
             return column.item(position)
         assert self._block is not None
@@ -97,7 +99,7 @@ class _LiveRows(Generic[_A]):
         """Return the rows of some of the jobs, by position."""
         other = copy(self)
         other._block = None
-        other._columns = [cast(_A, sealed(self[row].take(keep))) for row in range(len(self))]
+        other._columns = {row: cast(_A, sealed(self[row].take(keep))) for row in range(len(self))}
         return other
 
     def replace(self, row: int, column: _A) -> None:
@@ -121,7 +123,8 @@ class _Declared(Generic[_A]):
         self._name = name
 
     def __get__(self, columns: "Columns", owner: type | None = None) -> _A:
-        column: _A = sealed(getattr(columns._static, self._name).take(columns._slots))
+        column: _A = getattr(columns._static, self._name).take(columns._slots)
+        column.setflags(write=False)
         columns.__dict__[self._name] = column  # found there by later reads
         return column
 
@@ -152,8 +155,9 @@ class Columns:
         self, now: Seconds, rows: Indices, slots: Indices, static: StaticColumns, floats: Floats, ints: Int32s
     ) -> None:
         self.now = now
-        self.rows = sealed(rows)
+        self.rows = rows
         """Admission numbers, ascending."""
+        rows.setflags(write=False)
         self._slots = slots
         self._static = static
         self._floats = _LiveRows(floats, slots)

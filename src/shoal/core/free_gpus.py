@@ -88,16 +88,17 @@ class FreeGpus:
 
     def _move(self, placement: Placement, sign: int) -> None:
         self._frozen = None
+        closed, node_free = self.closed, self.node_free
         for node, count in placement.seats:
-            if node in self.closed:
-                self.closed[node] += sign * count
+            by = sign * count
+            if node in closed:
+                closed[node] += by
                 continue
-            by, before = sign * count, self.node_free[node]
-            kind, bit = self.node_kind[node], 1 << node
+            before, kind, bit = node_free[node], self.node_kind[node], 1 << node
             sets = self.sets[kind]
             sets[before] ^= bit
             sets[before + by] ^= bit
-            self.node_free[node] = before + by
+            node_free[node] = before + by
             self.free[kind] += by
 
     def close(self, node: int) -> None:

@@ -6,6 +6,7 @@ appended. Values that change are written in place, by slot; a snapshot gathers t
 and writes single entries through a memory view of each row, at a fifth of the cost of numpy's indexing.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import fields, replace
@@ -53,6 +54,7 @@ class JobRows:
         self._set_static(_static_columns(_FIRST_CAPACITY))
         self._demand, self._unable, self._recount = 0, 0, False
         self._gangs: dict[int, int] = {}  # by number of GPUs, how many live jobs ask for it
+        self._widest = 0  # of the gangs
         self._tenant_index: dict[str, int] = {}
         self._placement_index: dict[tuple[tuple[int, int], ...], int] = {}
         self._shared_seats: dict[tuple[int, int], tuple[int, int]] = {}  # one object for all placements with a seat
@@ -70,9 +72,9 @@ class JobRows:
         columns = Columns(now, rows, slots, self._static, self.floats, self.ints)
         if self._recount:
             self._demand, self._unable = columns.demand, int(np.count_nonzero(columns.best_speed == 0.0))
-            self._gangs = dict(Counter(columns.gpus.tolist()))
+            self._gangs, self._widest = dict(Counter(columns.gpus.tolist())), columns.widest
             self._recount = False
-        columns.keep_totals(self._demand, max(self._gangs, default=0), self._unable == 0)
+        columns.keep_totals(self._demand, self._widest, self._unable == 0)
         self._frozen = ref(columns)
         return columns
 
@@ -123,9 +125,14 @@ class JobRows:
         """Keep the totals over the live jobs while one is added (1) or removed (−1)."""
         gang = self._gpus[slot]
         self._demand += sign * gang
-        self._gangs[gang] = self._gangs.get(gang, 0) + sign
-        if not self._gangs[gang]:
+        count = self._gangs.get(gang, 0) + sign
+        self._gangs[gang] = count
+        if gang > self._widest:
+            self._widest = gang
+        elif not count:
             del self._gangs[gang]
+            if gang == self._widest:
+                self._widest = max(self._gangs, default=0)
         for speeds in self._speeds:
             if speeds[slot]:
                 return
@@ -214,16 +221,16 @@ class JobRows:
 
     def withdraw(self, slot: int) -> None:
         """Remove a job from the live ones."""
-        live, count = self._live, self.live_count
-        at = int(live[:count].searchsorted(slot))
+        live, count = memoryview(self._live), self.live_count
+        at = bisect_left(live, slot, 0, count)
         live[at : count - 1] = live[at + 1 : count]
         self.live_count = count - 1
         self._count(slot, -1)
 
     def readmit(self, slot: int) -> None:
         """Make a withdrawn job live again."""
-        live, count = self._live, self.live_count
-        at = int(live[:count].searchsorted(slot))
+        live, count = memoryview(self._live), self.live_count
+        at = bisect_left(live, slot, 0, count)
         live[at + 1 : count + 1] = live[at:count]
         live[at] = slot
         self.live_count = count + 1
