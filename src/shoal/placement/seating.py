@@ -434,17 +434,17 @@ def few_nodes(free: FreeGpus, kind: int, want: int, among: int = -1) -> Placemen
         return Placement(((one, want),))
     seats: list[tuple[int, int]] = []
     used = 0
-    while want:
-        node = tightest(sets, want, among & ~used) if want < len(sets) else None
-        take = want
-        if node is None:
-            take = next((f for f in range(len(sets) - 1, 0, -1) if sets[f] & among & ~used), 0)
-            if not take:
-                return None
-            nodes = sets[take] & among & ~used
-            node = (nodes & -nodes).bit_length() - 1
-            take = min(take, want)
-        used |= 1 << node
-        seats.append((node, take))
-        want -= take
-    return Placement(tuple(sorted(seats)))
+    for most in range(len(sets) - 1, 0, -1):
+        nodes = sets[most] & among
+        while nodes and want > most:
+            lowest = nodes & -nodes
+            nodes ^= lowest
+            used |= lowest
+            seats.append((lowest.bit_length() - 1, most))
+            want -= most
+        if nodes:
+            node = tightest(sets, want, among & ~used)
+            assert node is not None  # one of ``nodes`` fits
+            seats.append((node, want))
+            return Placement(tuple(sorted(seats)))
+    return None
