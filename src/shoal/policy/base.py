@@ -103,30 +103,27 @@ def prefer_kind(snapshot: Snapshot, kinds: NDArray[np.signedinteger]) -> Floats:
 
 
 def serve_ascending(snapshot: Snapshot, key: Floats | Int32s, first: Indices = _NONE) -> Served:
-    """Serve ``first``, then all other jobs in ascending key, ties in order of arrival; sorts only what can matter."""
-    demand, left = snapshot.columns.gpus, snapshot.cluster.total_gpus
+    """Serve ``first``, ascending, then the others in ascending key, ties in order of arrival; sorts what can matter.
+
+    A key is above negative infinity.
+    """
+    left, others = snapshot.cluster.total_gpus, len(key) - len(first)
     if len(first):
-        left -= int(demand.take(first).sum())
-        others = np.ones(len(key), dtype=bool)
-        others[first] = False
-        rest = others.nonzero()[0]
-        keys = key.take(rest)
-    else:
-        rest, keys = None, key
-    if left == 0 or not len(keys):
+        left -= int(snapshot.columns.gpus.take(first).sum())
+    if left == 0 or not others:
         return serve(snapshot, first)
+    if len(first):
+        key = key.astype(np.float64)
+        key[first] = -inf
     # Each job served takes a GPU or more, so the first `left` in order nearly always settle it. Below 0 not all of
     # ``first`` fit, and others may fit instead.
-    if 0 < left < len(keys) / 4:
-        near = (keys <= np.partition(keys, left)[left]).nonzero()[0]
-        served = serve(snapshot, _line(first, rest, near[keys[near].argsort(kind="stable")]))
+    if 0 < left < others / 4:
+        at = len(first) + left
+        near = (key <= np.partition(key, at)[at]).nonzero()[0]
+        served = serve(snapshot, near[key[near].argsort(kind="stable")])
         if served.free == 0:
             return served
-    return serve(snapshot, _line(first, rest, keys.argsort(kind="stable")))
-
-
-def _line(first: Indices, rest: Indices | None, order: Indices) -> Indices:
-    return order if rest is None else np.concatenate([first, rest.take(order)])
+    return serve(snapshot, key.argsort(kind="stable"))
 
 
 def _serve_one_kind(snapshot: Snapshot, order: Indices, strict: bool, demand: Int32s) -> Served:
