@@ -95,9 +95,9 @@ def _checked(decision: Any, snapshot: Snapshot) -> Verdicts:
             for job, verdict in decision.verdicts.items():
                 _check_verdict(job, verdict, snapshot)
     verdicts = Verdicts.of(snapshot, decision.verdicts)
-    if verdicts.gpus is not snapshot.columns.gpus and verdicts.gpus.min(initial=0) < 0:
-        worst = int(verdicts.gpus.argmin())
-        raise PolicyError(f"job {snapshot.ids[worst]!r} is granted {verdicts.gpus[worst]} GPUs")
+    gpus = verdicts.gpus
+    if gpus is not snapshot.columns.gpus and len(gpus) and gpus.item(worst := int(gpus.argmin())) < 0:
+        raise PolicyError(f"job {snapshot.ids[worst]!r} is granted {gpus[worst]} GPUs")
     return verdicts
 
 

@@ -208,7 +208,10 @@ class SimulatedBackend:
         """Carry out commands at once; a command for another incarnation than expected is ignored."""
         for command in commands:
             run = self._jobs.runs[command.job]
-            if type(command) is Stop:
+            if type(command) is Start or type(command) is Resize:
+                if not run.finished and command.incarnation > run.incarnation:
+                    self._begin(command, run)
+            elif type(command) is Stop:
                 if run.placement is not None and run.incarnation == command.incarnation:
                     lost = self._jobs.stop(command.job, self.now)
                     self._outbox.append(JobStopped(self.now, command.job, command.incarnation, run.done, lost))
@@ -217,10 +220,6 @@ class SimulatedBackend:
             elif type(command) is Resume:
                 if run.bound is not None and run.incarnation == command.incarnation and not run.finished:
                     self._begin_training(command.job, run, self._suspended.resume(command, run, self.now))
-            elif run.finished or command.incarnation <= run.incarnation:
-                continue
-            elif type(command) is Start or type(command) is Resize:
-                self._begin(command, run)
 
     # ── changes from outside, at once; the caller reports the returned events ─────────────────────────────────
 
@@ -305,7 +304,8 @@ class SimulatedBackend:
             self._queue.push(run.since, Happening.STARTED, job, run.incarnation)
         else:
             self._report_start(job, run, self._outbox)
-        self._await_tick(job, run)
+        if run.adapts:
+            self._await_tick(job, run)
         self._await_save(job, run)
 
     def _await_save(self, job: int, run: JobRun) -> None:
