@@ -40,7 +40,7 @@ class AgentSettings:
 
     @property
     def grace_when_warned(self) -> float | None:
-        """Most seconds of grace of runs when the engine ends the agent; None without a limit."""
+        """Return the most grace, in seconds, that runs get when the engine ends the agent; None without a limit."""
         return None if self.longest_grace is None else 0.75 * self.longest_grace
 
     def client(self) -> Client:

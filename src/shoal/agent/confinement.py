@@ -1,4 +1,4 @@
-"""What the kernel keeps the processes of a run from doing to others, for as long as they live.
+"""Confinement of a run's processes by the kernel: for as long as they live they cannot act on other processes.
 
 ``enter_domain`` puts a keeper, and with it all ranks of its run, into a Landlock domain of their own. From there they
 cannot trace a process outside of it or read its memory (Linux 5.13), cannot send it a signal and cannot connect to its

@@ -166,7 +166,7 @@ class ControlLink:
 
 
 class _Backoff:
-    """Pauses that double, randomized so that agents do not all return at the same moment."""
+    """Pauses that double, randomized so that agents do not all reconnect at the same moment."""
 
     def __init__(self) -> None:
         self._next = _FIRST_PAUSE_SECONDS

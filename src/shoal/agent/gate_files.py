@@ -48,7 +48,7 @@ class GateFiles:
         return found
 
     def next_look(self) -> float:
-        """Return the monotonic time of the next look; infinite if no run is awaited."""
+        """Return the monotonic time, in seconds, of the next check of these files; infinite if no run is awaited."""
         return self._clock() + LOOK_SECONDS if self._until else inf
 
     def open(self, key: Key) -> None:
@@ -59,13 +59,13 @@ class GateFiles:
 
 
 class MemoryWatch:
-    """Whether the host memory allows to start runs beside those that are to leave; looks once a second at most."""
+    """Whether host memory suffices to start runs beside those that are to leave; read at most once a second."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._look_at, self._enough = clock, -inf, True
 
     def enough(self) -> bool:
-        """Return whether enough memory was available at the last look."""
+        """Return whether enough memory was available at the last reading."""
         now = self._clock()
         if now >= self._look_at:
             self._look_at, self._enough = now + 1.0, part_available() >= _LEAST_FREE

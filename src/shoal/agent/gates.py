@@ -1,7 +1,7 @@
 """The gate: a run whose job waits there is started while its devices are still in use, and held until they are free.
 
 The process loads its program meanwhile; its trainer library stops at the gate before it uses a GPU. A run that is to
-leave those devices goes on until the next one has arrived there. Pure bookkeeping, as ``node_state``.
+leave those devices continues until the next one has arrived there. Pure bookkeeping, as ``node_state``.
 """
 
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ def promised(runs: Iterable[NodeRun], order: RunOrder, devices: int) -> tuple[in
 
 
 def goes_on(runs: Iterable[NodeRun], leaver: NodeRun) -> bool:
-    """Return whether a run that is to leave goes on, because the run that gets its devices has not reached the gate."""
+    """Return whether a run that is to leave continues, because the run that gets its devices is not at the gate yet."""
     devices = {*leaver.held}
     return leaver.order.yields and any(run.gated and not run.arrived and devices & {*run.devices} for run in runs)
 

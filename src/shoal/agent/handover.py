@@ -23,7 +23,7 @@ def server_socket(boot: str) -> str:
 
 
 class NextAgent:
-    """Where the next agent of a node connects; ``poll`` reports that it does."""
+    """The socket at which the next agent of a node connects; ``poll`` reports the connection."""
 
     def __init__(self, poll: Any) -> None:
         self._poll = poll
@@ -50,7 +50,7 @@ class NextAgent:
         return self._listener is not None and self._listener.fileno() == fd
 
     def accept(self) -> socket.socket | None:
-        """Return the connection of an agent that runs as this process's user, and wait no longer; None if not yet."""
+        """Return the connection of an agent of this process's user, and stop waiting; None if none has connected."""
         assert self._listener is not None
         try:
             found, _ = self._listener.accept()
@@ -68,7 +68,7 @@ class NextAgent:
 
 
 def peer(connection: socket.socket) -> int:
-    """Return the number of the process at the other end, which waited there."""
+    """Return the process number of the other end."""
     return int(struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
 
 

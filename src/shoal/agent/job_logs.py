@@ -34,7 +34,7 @@ _MOST_NOTE_BYTES = 80
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """Bytes of a log: what stands in the file from ``begin`` to ``next``, or a note on what was cut there."""
+    """Bytes of a log from ``begin`` to ``next``: those of the file, or a note in place of those that were cut."""
 
     size: int
     begin: int
@@ -107,7 +107,7 @@ def shrink_earlier(folder: Path, incarnation: int, rank: int | str, bound: int) 
 
 @dataclass(slots=True)
 class _WatchedLog:
-    """A log that may grow: its length at the last look, and the length beyond which it is cut; ``file`` once open."""
+    """A log that may grow: its length when last checked, and the length beyond which it is cut; ``file`` once open."""
 
     path: Path
     limit: int
@@ -126,7 +126,7 @@ class _WatchedLog:
 
 
 class LogLimiter:
-    """Keeps the logs of a node's runs within ``bound`` bytes each, from a thread that looks at those that may grow."""
+    """Keeps the logs of a node's runs within ``bound`` bytes each, from a thread that checks those that may grow."""
 
     def __init__(self, bound: int) -> None:
         self._bound = bound

@@ -337,7 +337,7 @@ def _receive(channel: KeeperChannel | None) -> bytes:
 
 
 def handle_signals() -> None:
-    """Have SIGCHLD wake the poll; ignore what a service manager sends to every process: only the agent decides."""
+    """Have SIGCHLD wake the poll; ignore the signals that a service manager sends to every process of the agent."""
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
 

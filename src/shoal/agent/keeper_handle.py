@@ -196,7 +196,7 @@ class KeeperHandle:
         return self._out
 
     def forked_by(self, server: KeeperServerHandle) -> bool:
-        """Return whether this server forked it."""
+        """Return whether this server forked the keeper."""
         return self._server is server
 
     @property

@@ -103,7 +103,7 @@ class KeeperServer:
         return max(run.lease, self._lease) + run.grace + LATE_SECONDS
 
     def _timeout(self) -> float | None:
-        """Return the milliseconds until something is due."""
+        """Return the milliseconds until the next deadline."""
         if self._dead:
             return 1000 * _SWEEP_SECONDS
         if not self._runs:

@@ -33,7 +33,7 @@ class KeeperServers:
         self._register(server)
 
     def drop_unused(self, keepers: Collection[KeeperHandle]) -> None:
-        """Let the servers of earlier agents end that have none of these keepers left."""
+        """End the servers of earlier agents that have none of these keepers left."""
         for server in [server for server in self._taken if not any(keeper.forked_by(server) for keeper in keepers)]:
             self._taken.remove(server)
             if server.pid is not None:  # else it has died
@@ -55,7 +55,7 @@ class KeeperServers:
         self._selector.register(server.fileno(), selectors.EVENT_READ, partial(self._read, server))
 
     def _read(self, server: KeeperServerHandle) -> None:
-        """Process what a server reports: keepers that died, or with its own end all of them."""
+        """Process a server's reports of keepers that died; if the server itself died, all its keepers have."""
         ended = server.read()
         if ended is None:
             _LOG.error("keeper server died", extra={"pid": server.pid})

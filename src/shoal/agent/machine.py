@@ -1,4 +1,4 @@
-"""What an agent reports of its machine when it connects: CPUs, memory, and whether it can limit those of runs."""
+"""The machine as an agent reports it when it connects: CPUs, memory, and whether it can limit those of runs."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""One incarnation of a job on a node: its phase, its devices and what is reported of it."""
+"""One incarnation of a job on a node: its phase, its devices and its reports."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -87,7 +87,7 @@ Actions: TypeAlias = list[Action]
 
 
 class NodeState:
-    """The runs of a node with this many devices; on ``real`` ones a run is resumed only where it was suspended."""
+    """The runs of a node with this many devices; a run resumes only on the ``real`` devices it was suspended on."""
 
     def __init__(self, devices: int, *, real: bool = False) -> None:
         self._devices = devices
@@ -315,7 +315,7 @@ class NodeState:
         return actions
 
     def _dismiss(self) -> Actions:
-        """Stop the runs that are to leave, except those that go on until another has arrived at the gate."""
+        """Stop the runs that are to leave, except those that continue until another has arrived at the gate."""
         leavers = [run for run in self.runs.values() if run.order.phase == "stop" and run.phase is RunPhase.RUNNING]
         runs = self.runs.values()
         return [action for run in leavers if not gates.goes_on(runs, run) for action in self._stop(run, "")]

@@ -1,4 +1,4 @@
-"""Processes of a run: what a child of a keeper does before it executes its program, and why it cannot.
+"""Start of a run's process: the steps of a keeper's child until it executes its program, and the failed step if any.
 
 Keepers import this module, so it imports the standard library only.
 """

@@ -164,7 +164,7 @@ class _Session:
         os.close(file)
 
     def _ask(self, path: str, body: object, into: type[_T]) -> _T:
-        """Send a request until it is answered; an error if the session is over or the control plane long away."""
+        """Send a request until it is answered; an error once the session is over or the control plane long silent."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
             try:

@@ -88,7 +88,7 @@ class RunSuspension:
 
     @property
     def report(self) -> list[bytes]:
-        """The lines that report the suspension to an agent that takes the run over; none until it is known."""
+        """The lines that report the suspension to an agent that takes the run over; none before it has an outcome."""
         return self._last if self._suspender is not None else []
 
     def order(self, command: bytes) -> None:

@@ -41,7 +41,7 @@ class SystemUser:
     home: str | None = None
 
     def keeper_input(self) -> dict[str, Any]:
-        """Return what a keeper needs to start a process of this user."""
+        """Return the part of a keeper's input with which it starts a process as this user."""
         shown = f"{self.name} of tenant {self.tenant}"
         return {"uid": self.uid, "gid": self.gid, "groups": list(self.groups), "shown": shown}
 

@@ -42,7 +42,7 @@ _ALLOCATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,159}")
 class KeeperRecord(msgspec.Struct, frozen=True):
     """Record of a run's keeper server: its process, the boots of its agent and of the machine, the run's cgroup.
 
-    ``number`` is that of the run at the server, ``order`` and ``devices`` are what a later agent must know of it.
+    ``number`` is the run's number at the server; a later agent takes the run over by its ``order`` and ``devices``.
     """
 
     pid: int
@@ -259,7 +259,7 @@ class Workspace:
         shutil.rmtree(path, ignore_errors=True)
 
     def read_progress(self, key: Key) -> tuple[float, float | None, SessionReport | None] | None:
-        """Return what the job has written: its progress, the progress it saved, and its trainer library's report.
+        """Return a job's progress, the progress it saved, and its trainer library's report, as the job wrote them.
 
         The first line has one or two numbers, the second the report. None if the first line is anything else; no report
         if the second cannot be read.

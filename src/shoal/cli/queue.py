@@ -84,7 +84,7 @@ def queue(
 
 
 def rendered(cluster: "ClusterRow", rows: Sequence["JobRow"], more: str = "", note: str = "") -> "RenderableType":
-    """The queue as a table with a title; ``more`` says how to see the rest, ``note`` what is wrong."""
+    """The queue as a table with a title; ``more`` is a line on how to see the rest, ``note`` one on a problem."""
     from rich.console import Group
     from rich.text import Text
 

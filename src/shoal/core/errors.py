@@ -1,4 +1,4 @@
-"""Errors for people: each names the field, the value and the way out::
+"""Errors that users read: each names the field, the value and the way out::
 
 ShoalError
 ├── InputError      something a person wrote is wrong: exit code 2
@@ -12,7 +12,7 @@ from functools import partial
 
 
 class ShoalError(Exception):
-    """The base of all errors that Shoal raises for people to read; its text is one line."""
+    """The base of all errors that Shoal raises for its users to read; its text is one line."""
 
     exit_code = 1
 

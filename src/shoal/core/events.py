@@ -215,7 +215,7 @@ class NodeReturned:
 
 @dataclass(frozen=True, slots=True)
 class NodeDrained:
-    """A node gets no new runs until ``NodeResumed``, for this reason; runs that are there go on."""
+    """A node gets no new runs until ``NodeResumed``, for this reason; runs that are there continue."""
 
     at: Seconds
     node: int

@@ -30,7 +30,7 @@ class JobState(IntEnum):
 
 
 class Trigger(StrEnum):
-    """What changes a job's state: commands (imperative) and events (past tense)."""
+    """Causes of a change of a job's state: commands (imperative) and events (past tense)."""
 
     START = "start"
     STOP = "stop"

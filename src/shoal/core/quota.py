@@ -1,4 +1,4 @@
-"""The quota of a tenant: what it may have at most, and what it gets back on demand."""
+"""The quota of a tenant: its limits, and the GPUs that it gets back on demand."""
 
 from dataclasses import dataclass, fields
 
@@ -13,7 +13,7 @@ _MOST = 1_000_000
 class Quota:
     """A tenant's most waiting jobs, its most GPUs at once (None: any number), and the GPUs guaranteed to it.
 
-    What a tenant does not use of its guarantee others may borrow; they lose it when the tenant has jobs for it.
+    Others may borrow guaranteed GPUs that the tenant does not use; they lose them when it has jobs for them.
     """
 
     queued: int | None = None

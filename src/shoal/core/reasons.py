@@ -20,7 +20,7 @@ FIRST_OWN_CODE = 64
 
 
 class Words(Protocol):
-    """How the numbers of a reason are written: simulated times as seconds, those of a live cluster for people."""
+    """The format of a reason's numbers: simulated times in seconds, those of a live cluster as clock times."""
 
     def at(self, seconds: Seconds) -> str:
         """Return a time, for a field with the format ``time``."""

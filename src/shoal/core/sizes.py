@@ -1,4 +1,4 @@
-"""Amounts of memory as people write them: ``16G``, in powers of 1,024 as Slurm counts."""
+"""Amounts of memory in text: ``16G``, in powers of 1,024 as Slurm counts."""
 
 import re
 

@@ -32,7 +32,7 @@ class NodeSuspension:
 
 @dataclass(frozen=True, slots=True)
 class Suspensions:
-    """The suspended runs and what is known for further ones. A change is a new value, so snapshots may hold it."""
+    """The suspended runs, and each node's limits on them. A change is a new value, so snapshots may hold it."""
 
     nodes: Mapping[int, NodeSuspension] = field(default_factory=dict)
     """By node that suspends runs."""
@@ -52,7 +52,7 @@ class Suspensions:
         return self if held == self.held else replace(self, held=held)
 
     def able(self, node: int, ability: NodeSuspension | None) -> "Suspensions":
-        """Return this with what a node can suspend; None if it suspends no run."""
+        """Return the suspensions with a node's limits on suspended runs; None if it suspends no run."""
         return replace(self, nodes=_with(self.nodes, node, ability))
 
     def suspended(self, job: JobNumber, run: SuspendedRun) -> "Suspensions":

@@ -26,7 +26,7 @@ def _as_dataclass(owner: type[msgspec.Struct]) -> dict[str, Field[Any]]:
 
 
 class _DataclassFields:
-    """What makes ``dataclasses.replace``, ``fields`` and ``asdict`` accept a struct; computed when first asked for."""
+    """The fields by which ``dataclasses.replace``, ``fields`` and ``asdict`` accept a struct; made when first read."""
 
     def __get__(self, instance: object, owner: type[msgspec.Struct]) -> dict[str, Field[Any]]:
         return _as_dataclass(owner)

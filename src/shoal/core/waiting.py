@@ -59,7 +59,7 @@ class WaitingJobs:
     ) -> None:
         """Add a job with conditions; ``timer`` if its earliest start is still to come.
 
-        ``again`` if it waited before, as after a restart: then the jobs no longer known ended as it needed.
+        ``again`` if it waited before, as after a restart: then jobs that are no longer known ended as it requires.
         """
         conditions = spec.conditions
         assert conditions is not None

@@ -1,1 +1,1 @@
-"""What `shoal demo` runs: small training jobs, and a cluster of virtual nodes on this machine."""
+"""The demonstration of `shoal demo`: small training jobs, and a cluster of virtual nodes on this machine."""

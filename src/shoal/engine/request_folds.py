@@ -1,4 +1,4 @@
-"""How the state folds what people ask of jobs, and what follows from time limits and conditions."""
+"""Folds of requests on jobs, and of events by which time limits and conditions take effect."""
 
 from collections.abc import Callable
 from dataclasses import replace

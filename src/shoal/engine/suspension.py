@@ -98,7 +98,7 @@ def _seat(state: "State", job: int, run: SuspendedRun, at: float) -> None:
 
 
 def suspended(state: "State", event: JobSuspended) -> None:
-    """Fold the end of a suspension, or the news that a run which was to be resumed is still suspended."""
+    """Fold the end of a suspension, or the report that a run which was to be resumed is still suspended."""
     slot = state._jobs.current_slot(event)
     now = state._jobs.state[slot] if slot >= 0 else -1
     if now == _STARTING and event.cause:
@@ -138,6 +138,6 @@ def resumed(state: "State", event: JobResumed) -> None:
 
 
 def ability_reported(state: "State", event: SuspensionReported) -> None:
-    """Fold what a node can suspend."""
+    """Fold a node's limits on suspended runs."""
     able = None if event.why_not else NodeSuspension(event.memory, event.most_gpus)
     state.suspensions = state.suspensions.able(event.node, able)

@@ -169,8 +169,8 @@ class Accounts:
     def leave_out(self, begin: Seconds, end: Seconds) -> None:
         """Charge no job for the time from ``begin`` to ``end``, in which the control plane was away.
 
-        Nothing says what ran then, and a clock that was set ahead makes it longer than it was. No effect if events
-        after ``begin`` are folded already: each segment repeats the header of its control plane.
+        No record says which jobs ran then, and a clock that was set ahead makes it longer than it was. No effect if
+        events after ``begin`` are folded already: each segment repeats the header of its control plane.
         """
         if self.now > begin:
             return

@@ -1,4 +1,4 @@
-"""What the control plane knows of nodes and of agents, which are apart: an agent is known by its allocation.
+"""The nodes and the agents as the control plane knows them, apart: an agent is identified by its allocation.
 
 In pilot mode the allocation of a node has one agent, and the node is up while that agent is. In native mode each part
 of a run has an allocation and an agent of its own, and a node is up while its engine says so.
@@ -71,14 +71,14 @@ class AgentStatus:
     """Jobs with processes on the node that no order names; the agent is ending them."""
 
     def changes_nothing(self, run: RunReport) -> bool:
-        """Return whether a report of a run repeats the last one, and the run goes on as it did then."""
+        """Return whether a report of a run repeats the last one, and the run continues as it did then."""
         key = run.job, run.incarnation
         gang = self.gangs.get(key)
         return gang is not None and gang.goes_on and not gang.lost(self.node) and self.steady.get(key) == run
 
     @property
     def key(self) -> AgentKey:
-        """Which agent it is."""
+        """The agent's key in `Agents`."""
         return self.allocation or self.node
 
 

@@ -1,4 +1,4 @@
-"""When to look at which node again, and which jobs wait until earlier processes of theirs are certainly gone.
+"""When to check which node again, and which jobs wait until their earlier processes are certainly gone.
 
 With thousands of nodes, none of this may cost a walk over all nodes or all jobs at each event.
 """
@@ -51,9 +51,9 @@ class Timers(dict[JobNumber, Seconds]):
 
 @dataclass(slots=True)
 class AgentWaits:
-    """The nodes to look at again, by time, and the jobs that wait for nodes to answer; ``agents`` is the registry's.
+    """The nodes to check again, by time, and the jobs that wait for nodes to answer; ``agents`` is the registry's.
 
-    Only agents of whole nodes are looked at and waited for here.
+    Only agents of whole nodes are checked and waited for here.
     """
 
     agents: Agents
@@ -121,7 +121,7 @@ class AgentWaits:
                 self.look(agent, agent.quiet_at + grace)
 
     def next_settlement(self, agent: AgentStatus) -> Seconds:
-        """Return when a run of a lost agent is next certain to be gone, or a blocked job may start for that."""
+        """Return when the next run of a lost agent is certain to be gone, or a job blocked by such runs may start."""
         if agent.quiet_at == -inf:
             return inf
         graces = {gang.launch.grace for gang in agent.gangs.values() if not gang.parts[agent.node].phase.over}
@@ -129,7 +129,7 @@ class AgentWaits:
         return min((at for grace in graces if (at := agent.quiet_at + grace) > agent.settled_at), default=inf)
 
     def unblocked_by_report(self) -> list[JobNumber]:
-        """Return the blocked jobs that may start now that a node has reported: none while another has not."""
+        """Return the blocked jobs that may start once a node has reported: none while another has not reported."""
         if any(agent.up and agent.last_report is None for agent in self.unclear()):
             return []
         return list(self.blocked)

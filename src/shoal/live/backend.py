@@ -138,7 +138,7 @@ class LiveBackend(Backend):
 
     @property
     def pending(self) -> bool:
-        """Whether ``wait`` has something to return at once."""
+        """Whether ``wait`` would return events at once."""
         return bool(self._runs.events or self._acks or self._closed)
 
     def send(self, commands: Sequence[Command]) -> None:

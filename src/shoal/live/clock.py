@@ -1,11 +1,11 @@
 """Real time as the ring counts it: seconds since the journal began, never running backwards.
 
 While a control plane runs, time follows the monotonic clock alone: setting the machine's clock changes nothing. At a
-restart it goes on from the journal's last record, and the machine's clock says how long ago that was: at most
-``MOST_STEP`` seconds are added, and none if the clock was set back. So a clock that is years ahead at a start moves
-the journal, and what is charged for it, by an hour and not by years. The Unix time of the journal's beginning (its
-*epoch*) is then computed anew from the machine's clock, so that the present is shown as the machine shows it; times
-before a restart of which a part was cut are shown later by that part. An idle control plane writes a record every
+restart it continues from the journal's last record, and the machine's clock shows how long ago that was: at most
+``MOST_STEP`` seconds are added, and none if the clock was set back. So a clock that is years ahead at a start moves the
+journal, and what is charged for it, by an hour and not by years. The Unix time of the journal's beginning (its *epoch*)
+is then computed anew from the machine's clock, so that the present is shown as the machine shows it; times before a
+restart of which a part was cut are shown later by that part. An idle control plane writes a record every
 ``IDLE_RECORD`` seconds, so that its idle time is not taken for time away.
 """
 

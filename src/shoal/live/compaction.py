@@ -76,7 +76,7 @@ class Compaction:
         return long or len(self.accounts.accounts) - live >= max(self.most_ended, live)
 
     def run(self) -> bool:
-        """Begin the next segment and drop ended jobs from memory; return false if that is not possible now.
+        """Begin the next segment and drop ended jobs from memory; return False if it cannot now.
 
         The caller has committed the journal, and no command is on its way to the backend. Afterwards the state has no
         ``carry``, as after a restart.

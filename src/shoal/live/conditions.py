@@ -22,8 +22,8 @@ _SIGNALS = {number.name.removeprefix("SIG"): number.value for number in signal.S
 class Resolver:
     """Finds the jobs that the submissions of one request name.
 
-    ``ended`` returns the account of a job that is no longer in memory. ``tenant`` is who may name jobs: its own only,
-    or any if None. ``epoch`` is the Unix time of the ring's time 0.
+    ``ended`` returns the account of a job that is no longer in memory. Jobs of ``tenant`` alone may be named, or any if
+    it is None. ``epoch`` is the Unix time of the ring's time 0.
     """
 
     accounts: Accounts

@@ -259,7 +259,7 @@ class ControlPlane:
 
     @property
     def verbs(self) -> JobVerbs:
-        """What people ask of single jobs."""
+        """Requests on single jobs: hold, release, requeue, priority."""
         return JobVerbs(self.backend, self.accounts, self._lock, self.disk, self._account)
 
     def _taken(self, id: JobId) -> bool:

@@ -1,4 +1,4 @@
-"""Parts of sentences on crashes: what was counted, and why a job is not tried again."""
+"""Parts of sentences on crashes: the failures counted, and why a job is not tried again."""
 
 from math import ceil
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def counted(crashes: Crashes, event: JobCrashed) -> str:
-    """Return a sentence part on what was counted: crashes, failed starts, or ends that were not the job's fault."""
+    """Return a sentence part on the failures counted: crashes, failed starts, or ends that were not the job's fault."""
     if event.failed_on is not None:
         return f"could not be started{_times(crashes.failed_starts)}"
     if event.blamed:

@@ -187,7 +187,7 @@ class Gang:
 
     @property
     def goes_on(self) -> bool:
-        """Whether all its ranks were seen running and nothing is ordered or expected of it."""
+        """Whether all its ranks were reported running, and no order or expected report is outstanding."""
         return self.started and not (self.stopping or self.end_reported or self.suspended)
 
     @property

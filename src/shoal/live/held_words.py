@@ -1,4 +1,4 @@
-"""What a held job waits for, in words: other jobs, a time, a person, a place in its array, a retry."""
+"""Sentences on held jobs: they wait for other jobs, a time, a person, a place in their array, or a retry."""
 
 from collections.abc import Mapping
 
@@ -43,7 +43,7 @@ def running_hold(account: Account, words: ClockWords) -> str:
 
 
 def remedy_of(account: Account, tenant: TenantId | None = None) -> str:
-    """Return what would let a held job start, to a tenant, or to an administrator (None)."""
+    """Return a hint on how to let a held job start, for a tenant or, if None, for an administrator."""
     if account.held_by:
         whose = "an administrator's " if account.held_by_admin and tenant is not None else ""
         return f"{whose}`shoal release` lets it start"

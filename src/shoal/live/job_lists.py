@@ -1,4 +1,4 @@
-"""Lists of jobs in the order in which people read them, sorted once for each change of the jobs.
+"""Lists of jobs in the order in which they are shown, sorted once for each change of the jobs.
 
 The sort takes milliseconds with ten thousand jobs, so it is done without the control plane's lock.
 """

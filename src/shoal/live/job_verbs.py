@@ -1,4 +1,4 @@
-"""What people ask of jobs that were submitted: hold, release, requeue, another priority, or many cancelled."""
+"""Requests on submitted jobs: hold, release, requeue, change the priority, or cancel many."""
 
 import threading
 from collections.abc import Callable
@@ -22,7 +22,7 @@ _RUNNING = (JobState.STARTING, JobState.RUNNING)
 class JobVerbs:
     """Requests on jobs of a control plane; ``find`` returns the account of a job that a tenant may see.
 
-    Each future resolves when the change is durable. ``by`` is who asks.
+    Each future resolves when the change is durable. ``by`` is the person who asks.
     """
 
     backend: LiveBackend
@@ -34,7 +34,7 @@ class JobVerbs:
     def hold(self, job: JobId, tenant: TenantId | None, by: str) -> "Future[None]":
         """Hold a job: it is not started until it is released; a running job is not stopped.
 
-        Without a tenant it is an administrator who asks: then only an administrator may release the job.
+        Without a tenant the hold is an administrator's: only an administrator may release the job.
         """
         number = self._live(job, tenant).number
 

@@ -1,4 +1,4 @@
-"""The disk of the journal: what is refused while it is short of space, and the journal's reserve on it.
+"""The disk of the journal: refusal of new work while it is short of space, and the journal's reserve on it.
 
 New work is refused while less than ``NEEDED_BYTES`` are free, so that the rest is left to the ends of running jobs. On
 top of that the journal's write-ahead log has blocks of its own, which no job log and no program log can take.

@@ -31,8 +31,8 @@ def _timings() -> deque[float]:
 class JournalWriter:
     """Writes events and decisions, folds them into the accounts, and acknowledges them once they are durable.
 
-    While the journal cannot be written, the loop waits here: orders and leases go on, no command is sent, and requests
-    that wait for the journal are refused. ``on_failure`` is called after each failed attempt.
+    While the journal cannot be written, the loop waits here: agents get orders and leases as before, no command is
+    sent, and requests that wait for the journal are refused. ``on_failure`` is called after each failed attempt.
     """
 
     journal: SqliteJournal

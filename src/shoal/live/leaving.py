@@ -11,7 +11,7 @@ LEAVING = "its agent"
 def leave(runs: RunRegistry, key: AgentKey, seconds: Seconds, now: Seconds) -> None:
     """Put the jobs with runs of an agent that ends in ``seconds`` back into the queue, and drain a node that it serves.
 
-    Workers of a job resized in place leave by themselves where the job has workers on other nodes.
+    Where a job resized in place has workers on other nodes, its workers on this one leave by themselves.
     """
     agent = runs.agents[key]
     index, name = agent.node, runs.nodes[agent.node].name

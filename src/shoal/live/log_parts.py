@@ -1,4 +1,4 @@
-"""What the control plane asks of the node of a rank: parts of its log, and sessions beside it."""
+"""Requests of the control plane to the node of a rank: parts of its log, and sessions beside it."""
 
 from concurrent.futures import Future
 

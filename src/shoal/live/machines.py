@@ -19,7 +19,7 @@ class Machine:
 
 
 def machine_of(hello: Hello) -> Machine:
-    """Return what an agent says about its machine."""
+    """Return the machine as its agent describes it."""
     return Machine(hello.cpus, hello.memory, hello.no_limits)
 
 

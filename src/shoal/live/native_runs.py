@@ -49,7 +49,7 @@ def run_parts(runs: RunRegistry) -> list[RunPart]:
 
 
 def set_up(runs: RunRegistry, up: Collection[int], now: Seconds) -> None:
-    """Mark exactly those nodes as up that the engine reports as ``up``; runs on the others go on."""
+    """Mark exactly those nodes as up that the engine reports as ``up``; runs on the others continue."""
     for index, node in enumerate(runs.agents.nodes):
         if node.up != (index in up):
             node.up = not node.up

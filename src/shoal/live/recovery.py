@@ -1,4 +1,4 @@
-"""The jobs and runs that a journal leaves unfinished at its end: what the live backend resumes after a restart."""
+"""The jobs and runs unfinished at a journal's end, which the live backend resumes after a restart."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

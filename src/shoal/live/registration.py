@@ -83,7 +83,7 @@ def _move(runs: RunRegistry, agent: AgentStatus, hello: Hello, now: Seconds, lea
 
 
 def _replace_boot(agent: AgentStatus, boot: str, hello: Hello) -> None:
-    """Count that the agent of ``boot`` is replaced; ``InputError`` if the new one was replaced too often itself.
+    """Count that the agent of ``boot`` is replaced; ``InputError`` if the new agent was itself replaced too often.
 
     A restarted agent replaces the earlier one for good. Two agents that run under one name replace each other in turn;
     a late hello of a dead agent may replace a live one once.

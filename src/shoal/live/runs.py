@@ -155,7 +155,7 @@ class RunRegistry:
         self.held.forget(ended)
 
     def carry_out(self, command: Command, now: Seconds) -> None:
-        """Turn a command into orders for agents, as far as possible yet."""
+        """Turn a command into orders for agents, as far as that is possible now."""
         if isinstance(command, Stop):
             self._stop_run(command.job, command.incarnation, yields=True)
         elif isinstance(command, Suspend | Resume):

@@ -131,7 +131,7 @@ class ShadowPolicy:
         )
 
     def _charge(self, snapshot: Snapshot, made: Verdicts, other: Verdicts) -> None:
-        """Charge what was granted before until now, and note what is granted from now on."""
+        """Add the GPU-seconds granted by the last verdicts until now, and keep the grants that hold from now on."""
         elapsed = snapshot.now - self._compared_at if self._granting else 0.0
         for tenant, granted in self._granting.items():
             use = self._use.setdefault(tenant, [0.0, 0.0])

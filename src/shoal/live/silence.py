@@ -36,7 +36,7 @@ class Silence:
         return self.quiet_at(agent) + min((gang.launch.grace for gang in agent.gangs.values()), default=0.0)
 
     def next_tick(self) -> Seconds:
-        """Return when something is due next."""
+        """Return the ring's time of the next deadline, in seconds."""
         runs = self.runs
         of_runs = map(self._next_look, runs.agents.of_runs)
         held = runs.held.releases.next, runs.held.limits.next

@@ -90,12 +90,12 @@ class Tender:
         return self.run_call is not None and self.provider.abilities.native
 
     def _poke(self) -> None:
-        """Look at the engine at once if other parts of runs need allocations."""
+        """Query the engine at once if other parts of runs need allocations."""
         if self.plane.backend.allocation_changes != self._changes:
             self._wake.set()
 
     def tick(self) -> None:
-        """Look at the engine once, and open and close what is due."""
+        """Query the engine once, and open and close the allocations that are due."""
         try:
             sites, seen = self.provider.survey(), self.provider.seen()
         except EngineAway as error:
@@ -249,7 +249,7 @@ class Tender:
         return found, "; ".join([*away, *waits]) if account.state is JobState.STARTING else ""
 
     def note(self, node: str) -> str:
-        """Return what the engine says about a node and its allocation; empty if there is nothing to say."""
+        """Return the engine's text on a node and its allocation; empty if it has none."""
         site, seen = self._sites.get(node), self._seen.get(node)
         parts = [f"did not answer: {self.away}"] if self.away else []
         if site is not None and site.state != "up":

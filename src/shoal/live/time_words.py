@@ -9,7 +9,7 @@ from shoal.core.units import DAY, Seconds, span
 
 @dataclass(frozen=True, slots=True)
 class ClockWords:
-    """Words of `core.reasons.Reason.sentence` for people: clock times, from ``epoch``, the Unix time of second 0.
+    """Times in the sentences of `core.reasons.Reason.sentence` as clock times; ``epoch`` is the Unix time of second 0.
 
     With ``now`` a time says how far away it is; without, as in a history, it does not.
     """

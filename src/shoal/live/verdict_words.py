@@ -1,4 +1,4 @@
-"""A verdict's reason as a sentence of a live cluster: times and durations for people, nodes that are not up named."""
+"""A verdict's reason as a sentence of a live cluster: clock times, readable durations, and the nodes that are down."""
 
 from math import isfinite
 

@@ -1,4 +1,4 @@
-"""Views of a live cluster for people: rows of jobs, nodes and tenants, with the last decision's sentences.
+"""Views of a live cluster: rows of jobs, nodes and tenants, with the last decision's sentences.
 
 A tenant sees its own jobs; the names of other tenants' jobs are hidden in sentences. An admin (tenant None) sees all.
 """
@@ -88,7 +88,7 @@ class LastDecision:
         return self.kept_lengths.view
 
     def length_in_words(self, account: Account, now: Seconds) -> str:
-        """Return how long a job that declares no work is expected to run on; empty if that is not known."""
+        """Return a phrase on how long a job that declares no work is expected to run on; empty if that is not known."""
         at = self.snapshot.position_of(account.number)
         return "" if at < 0 else length_in_words(account, now, self.lengths, self.snapshot.columns.best_speed.item(at))
 
@@ -107,7 +107,7 @@ class LastDecision:
         return int(self.snapshot.columns.rows[self.verdicts.partners[at]])
 
     def remedy(self, account: Account, placed: Sequence[Account], now: Seconds) -> str:
-        """Return what would let a waiting job run; empty for a running one. ``placed`` are the jobs with GPUs."""
+        """Return a hint on how to let a waiting job run; empty for a running one. ``placed`` are the jobs with GPUs."""
         if account.state is JobState.HELD:
             return remedy_of(account)
         at = self.snapshot.position_of(account.number)
@@ -232,7 +232,7 @@ class ClusterViews:
         )
 
     def _change(self, account: Account) -> str:
-        """Return what would let a waiting job run; names nodes whose GPUs cannot be used, and why."""
+        """Return a hint on how to let a waiting job run: it names nodes whose GPUs cannot be used, and why."""
         if account.state is JobState.HELD:
             return remedy_of(account, self.tenant)
         remedy = self.last.remedy(account, self._placed(), self.now) if self.last is not None else ""

@@ -1,4 +1,4 @@
-"""The allocations that each job could have, and its rate on each: what goodput policies choose from.
+"""The allocations that each job could have, and its rate on each: the choices of goodput policies.
 
 All jobs have one form. A job whose batch size may be adapted has the goodput that its agent reports, at the best batch
 for each allocation, and at most twice the GPUs it has ever had; a job that is only elastic has the rates of its curve;

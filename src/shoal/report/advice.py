@@ -91,7 +91,7 @@ class Outcome:
 
 
 def recorded_outcome(columns: RecordedColumns, total_gpus: int) -> Outcome:
-    """What was recorded, as an outcome."""
+    """The recorded times as an outcome."""
     span = float(columns.ended.max() - columns.eligible.min())
     used = float((columns.gpus * columns.run).sum())
     jct, wait = columns.ended - columns.eligible, columns.started - columns.eligible

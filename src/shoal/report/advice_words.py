@@ -1,4 +1,4 @@
-"""Sentences about an advice: what the policies change, how good the baseline is, and what the record wastes."""
+"""Sentences of an advice: changes by policies, accuracy of the baseline, and GPU-hours wasted in the record."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -40,7 +40,7 @@ def change_text(change: FigureInterval, unit: str | None = None) -> str:
 
 
 def finding_sentences(advice: Advice) -> list[str]:
-    """What the policies would have changed, and how far the simulated baseline is from the record."""
+    """Sentences on the changes by policies, and on how far the simulated baseline is from the record."""
     return [_record(advice), _changes(advice), _distance(advice)]
 
 

@@ -1,4 +1,4 @@
-"""The data of a comparison's charts: plain lists in one unit of time, thinned to what a screen can show."""
+"""The data of a comparison's charts: plain lists in one unit of time, thinned to the resolution of a screen."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias

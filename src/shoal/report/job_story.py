@@ -52,7 +52,7 @@ class Story:
     """What happened to one job; ``batches`` are its batch sizes in order, ``waits`` sorted longest first.
 
     ``lost`` is the seconds of its runs whose work was lost, since it was stopped before it had saved.
-    ``notes`` are what people and limits did to it, such as "held by ana", with their times.
+    ``notes`` are actions of users, operators and limits on it, such as "held by ana", with their times.
     """
 
     id: JobId

@@ -55,7 +55,7 @@ Summary: TypeAlias = dict[str, Any]
 class JobResults:
     """One row per job, by admission number; times in seconds, NaN for what never happened or cannot be known.
 
-    ``restarts`` counts starts after the first and resizes; ``gpu_seconds`` is what was held, a shared GPU counting for
+    ``restarts`` counts starts after the first and resizes; ``gpu_seconds`` are those held, a shared GPU counting for
     each holder; ``queueing`` the time live without GPUs; ``exclusive`` the run time alone in the cluster; ``rho`` has a
     column for each of ``DEFINITIONS``.
     """
@@ -162,7 +162,8 @@ def _alone_with_app(history: History, exclusive: Floats, gpus: int) -> Floats:
 def summarize(history: History, jobs: JobResults, *, measured: Mapping[str, Any] | None = None) -> Summary:
     """The figures of a run, under the names of ``summary.json``.
 
-    ``measured`` adds what only the process that ran it knows, such as ``decision_seconds cpu_seconds peak_rss_mb``.
+    ``measured`` adds figures that only the process that ran it knows, such as ``decision_seconds cpu_seconds
+    peak_rss_mb``.
     """
     jct = jobs.jct[np.isfinite(jobs.jct)]
     ended = jobs.completed[np.isfinite(jobs.completed)]

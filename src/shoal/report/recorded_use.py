@@ -1,4 +1,4 @@
-"""What a recorded Slurm history says by itself: the cluster, waits, and idle, over-asked and wrong-kind GPU-hours."""
+"""Figures of a recorded Slurm history: the cluster, waits, and idle, over-asked and wrong-kind GPU-hours."""
 
 import re
 from collections import Counter, defaultdict

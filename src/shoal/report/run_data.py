@@ -1,7 +1,7 @@
 """One run as the columns from which a report's page makes the rows of its views.
 
 Times are whole ticks since the first submission. Of a run too large for the page only some jobs are listed, with all
-that happened to them; what is over time and by node is of all jobs.
+that happened to them; figures over time and by node count all jobs.
 """
 
 from collections.abc import Sequence
@@ -135,7 +135,7 @@ def _seats(history: History, place: Int64s, clock: _Ticks) -> dict[str, Any]:
 
 
 def _usage(history: History, clock: _Ticks) -> dict[str, Any]:
-    """Return what was used over time, by all and by the tenants that used most."""
+    """Return the use of GPUs over time, in all and by the tenants that used most."""
     line = timeline(history, points=_POINTS)
     names, of_job = np.unique(np.array(history.tenants, dtype=str), return_inverse=True)
     holds = history.holds

@@ -169,7 +169,7 @@ def _facts(comparison: Comparison, runs: Sequence[StoredRun]) -> list[tuple[str,
 
 
 def _setting(name: str, value: str) -> tuple[str, str]:
-    """Return a setting's name and value as people read them: times have units."""
+    """Return a setting's name and value in readable form: times have units."""
     if name == "restart-cost" and value == "job":
         value = "as each job says"
     elif name in _SECONDS and value.replace(".", "", 1).isdigit():

@@ -1,4 +1,4 @@
-"""What the routes for shipped code do: users send archives, agents fetch those of the runs on their node."""
+"""Handlers for shipped code: users send archives, agents fetch those of the runs on their node."""
 
 import asyncio
 from typing import Annotated
@@ -14,20 +14,20 @@ from shoal.wire.fields import Name, Natural
 
 
 class CodeQuery(Struct, forbid_unknown_fields=True, frozen=True):
-    """For which tenant an admin sends code; a user's is always its own."""
+    """The tenant for which an admin sends code; a user sends it for its own tenant."""
 
     tenant: Name | None = None
 
 
 class FetchQuery(Struct, forbid_unknown_fields=True, frozen=True):
-    """From which byte to send, and for which job's run on the node."""
+    """The byte to send from, and the job whose run on the node needs the code."""
 
     job: Natural = 0
     offset: Annotated[int, Meta(ge=0, le=wire.MOST_CODE_BYTES)] = 0
 
 
 async def code_status(context: AppContext, call: Call) -> wire.CodeStatus:
-    """Return how much of an archive of shipped code is there."""
+    """Return how many bytes of an archive of shipped code are there."""
     return await asyncio.to_thread(_store(context).status, _tenant(call), call.path["digest"])
 
 

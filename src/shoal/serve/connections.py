@@ -198,7 +198,7 @@ class BoundedProtocol(H11Protocol):
         super().shutdown()
 
     def data_received(self, data: bytes) -> None:
-        """Take what has arrived: a whole report of an agent at once, else as any request."""
+        """Process received bytes: a whole report of an agent at once, else as any request."""
         if self._report is not None:  # it came too early: it has its turn after the answer
             self._later += data
             self.transport.pause_reading()
@@ -240,7 +240,7 @@ class BoundedProtocol(H11Protocol):
             self.loop.call_soon(self.data_received, later)
 
     def handle_events(self) -> None:
-        """Handle what has arrived; a whole head ends the wait."""
+        """Handle received data; a complete head ends the wait for one."""
         super().handle_events()
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_timer()

@@ -19,7 +19,7 @@ from shoal.wire.watch_messages import FairnessRow, SeatRow
 
 
 class JobVerbsAPI(Protocol):
-    """What people ask of jobs that were submitted; ``by`` is who asks, as histories name it."""
+    """Requests on submitted jobs; ``by`` names the person who asks, as histories show it."""
 
     def hold(self, job: str, tenant: str | None, by: str) -> "Future[None]":
         """Hold a job."""
@@ -109,7 +109,7 @@ class ControlPlaneAPI(Protocol):
 
     @property
     def verbs(self) -> JobVerbsAPI:
-        """What people ask of single jobs."""
+        """Requests on single jobs."""
 
     def reshape(self, job: str, shape: wire.Reshape, tenant: str | None) -> "Future[None]":
         """Change the bounds of a job's gang."""

@@ -1,4 +1,4 @@
-"""What each route does, after the request's token, rate, role and types have been checked."""
+"""Handlers of the routes, called when the request's token, rate, role and types have been checked."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""Handlers of what people ask of jobs that were submitted."""
+"""Handlers of requests on submitted jobs."""
 
 import asyncio
 
@@ -47,5 +47,5 @@ async def cancel_many(context: AppContext, call: Call) -> wire.Submitted:
 
 
 def _who(holder: Holder) -> str:
-    """Return who asks, as histories name it: the tenant of a user, else the token's name."""
+    """Return the caller's name in histories: the tenant of a user, else the token's name."""
     return holder.tenant or holder.name

@@ -172,7 +172,7 @@ def notices_of(account: Account, epoch: float) -> list[Notice]:
 
 @dataclass(slots=True)
 class EndWatcher:
-    """Looks for jobs that ended since the last look and passes their notices to ``send``."""
+    """Finds the jobs that ended since its last search and passes their notices to ``send``."""
 
     accounts: Accounts
     lock: Any
@@ -189,20 +189,20 @@ class EndWatcher:
         self._seen = self.accounts.changes.number
 
     def start(self) -> None:
-        """Start the thread that looks for ended jobs after each ``wake``."""
+        """Start the thread that searches for ended jobs after each ``wake``."""
         threading.Thread(target=self._run, name="ends", daemon=True).start()
 
     def wake(self) -> None:
-        """Report that something may have changed; callable from any thread, and quick."""
+        """Have the thread search once more; callable from any thread, and returns at once."""
         self._wake.set()
 
     def stop(self) -> None:
-        """Stop looking for ended jobs."""
+        """Stop searching for ended jobs."""
         self._stopped.set()
         self._wake.set()
 
     def look(self) -> None:
-        """Send the notices of the jobs that ended since the last look."""
+        """Send the notices of the jobs that ended since the last call."""
         self._seen, changed = self.accounts.changes.since(self._seen)
         if changed is None:  # more than are remembered
             log.warning("too many jobs changed at once: no notices of ends among them")

@@ -1,4 +1,4 @@
-"""The views of ``/v1/watch``: rows by key, made of what the rest of the API answers.
+"""The views of ``/v1/watch``: rows by key, made from the answers of the rest of the API.
 
 Values that change only because time passes are left out or rounded, so that a row is sent when something happened.
 """

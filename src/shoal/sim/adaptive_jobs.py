@@ -23,7 +23,7 @@ from shoal.sim.truth import Truth, Tunable
 
 
 class TickResult(Enum):
-    """What a tick changed: nothing, the rate, something to report, or something to decide on at once."""
+    """The effect of a tick: none, a new rate, a report, or an urgent report that calls for a decision at once."""
 
     NONE = auto()
     RATE = auto()

@@ -1,4 +1,4 @@
-"""What simulated jobs save, and what they keep of their progress when they are stopped or crash."""
+"""Checkpoints of simulated jobs, and the progress that the jobs keep when they are stopped or crash."""
 
 from shoal.core.units import Seconds
 from shoal.sim.job_run import JobRun

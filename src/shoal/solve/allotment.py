@@ -66,7 +66,7 @@ class Allotment:
 
 @dataclass(frozen=True, slots=True)
 class PlainAllotment:
-    """The same in plain numbers: ``picks`` by gang served."""
+    """An `Allotment` in plain numbers: ``picks`` by gang served."""
 
     picks: Mapping[int, Option]
     seats: Mapping[int, Seats]
@@ -108,7 +108,7 @@ def allot_plainly(
     node_units: Sequence[Mapping[int, int]],
     tolerance: float = 0.0,
 ) -> PlainAllotment:
-    """The same for few options, each gang's in order of their columns: what is no option is left out."""
+    """As `allot`, for few options, each gang's in order of their columns without the impossible ones."""
     return _allotted(PlainMenu(gangs, seats, node_units), tolerance)
 
 

@@ -54,7 +54,7 @@ class Localities:
         return top
 
     def per(self, unit: Floats) -> "Localities":
-        """The same with the speeds of each job divided by its ``unit``."""
+        """These localities with the speeds of each job divided by its ``unit``."""
         scale = 1.0 / unit[:, None]
         return replace(self, consolidated=self.consolidated * scale, apart=self.apart * scale)
 

@@ -26,7 +26,7 @@ class MenuChoice(NamedTuple):
 
 
 class PlainMenu:
-    """Options of each gang in order of their columns, without those that are none."""
+    """Options of each gang in order of their columns, without the impossible ones."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class PlainMenu:
 
 
 class ArrayMenu:
-    """Options in arrays, gangs × columns, of which few are none; ``columns`` are those that options are known by."""
+    """Options in arrays, gangs × columns, few of them impossible; ``columns`` are the numbers that callers use."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class ArrayMenu:
         seats: Sequence[Seats | None],
         node_units: Sequence[Mapping[int, int]],
     ) -> "ArrayMenu":
-        """The same options with those that are none left out, in the same order.
+        """The options without the impossible ones, in the same order.
 
         A rigid gang has an option or two where others have dozens.
         """

@@ -95,7 +95,7 @@ def best_options(
 def best_options_apart(
     options: Sequence[Sequence[tuple[int, int, float]]], skips: Sequence[bool], capacity: Sequence[int]
 ) -> list[int]:
-    """The same, one kind after the other where no row has options of two kinds: states then add up, not multiply."""
+    """As `best_options`, one kind after the other if no row has options of two kinds: states add up, not multiply."""
     kind_of = [row[0][0] if row else 0 for row in options]
     if len(capacity) == 1 or any(kind != own for row, own in zip(options, kind_of, strict=True) for kind, _, _ in row):
         return best_options(options, skips, capacity)

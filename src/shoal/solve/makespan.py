@@ -82,8 +82,8 @@ def shortest_makespan(
 ) -> GangSchedule:
     """The best schedule found in a search of at most ``nodes`` nodes; proven optimal when its gap is 0.
 
-    The limit counts nodes and not seconds, so the answer is the same on every machine. With ``running`` the optimum
-    is over schedules that go on with those at once, and only a finished search can raise the bound to it.
+    The limit counts nodes and not seconds, so the answer is the same on every machine. With ``running`` the optimum is
+    over schedules that begin with those, and only a finished search can raise the bound to it.
     """
     first = longest_first(seconds, gpus, capacity, running)
     if first.gap <= _EPS:

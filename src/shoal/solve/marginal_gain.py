@@ -27,7 +27,7 @@ def best_units(bids: Callable[[Indices, int], Floats], most: Int64s, budget: int
 
     ``bids(bidders, count)`` is by bidder what it gains by each of its first ``count`` units; it may have any values
     beyond the ``most`` units of a bidder. Of equal bids the first in order is served first. A few units of each bidder
-    are looked at first, and more only of those that got all of them: no other bidder can get more.
+    are evaluated first, and more only of those that got all of them: no other bidder can get more.
     """
     counts, last = np.zeros(len(most), dtype=np.int64), np.zeros(len(most))
     open_to, first = np.flatnonzero(most > 0), _FIRST

@@ -114,7 +114,7 @@ def best_choices(
 
 
 def _best_of_few(options: ChoiceTable, row: Indices, column: Indices, tolerance: float) -> Chosen:
-    """The same in plain numbers, for the useful options in these rows and columns."""
+    """As `best_choices` in plain numbers, for the useful options, which are in these rows and columns."""
     rows: list[list[Option]] = [[] for _ in options.worth]
     numbers = (options.worth[row, column], options.units[row, column], options.pools[row, column], column)
     for i, *option in zip(row.tolist(), *(of.tolist() for of in numbers), strict=True):

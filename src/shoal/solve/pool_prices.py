@@ -2,7 +2,7 @@
 
 Coordinate descent: one pool after the other gets the lowest price at which the units that rows ask of it fit, the
 other prices fixed. That price is found by bisection; rows that ask for as many units at both ends of the bracket are
-set aside, so that a step soon looks at a few rows only.
+set aside, so that a step soon evaluates few rows only.
 """
 
 from bisect import bisect_left, bisect_right
@@ -104,7 +104,7 @@ def bisected(demand: "_RigidDemand | _Demand | FewRows", highest: float, toleran
 
 
 class _RigidDemand:
-    """The same where all options of a row have as many units: it asks for them up to its threshold price.
+    """The demand where all options of a row have equally many units: it asks for them up to its threshold price.
 
     Comparisons at a price within ``margin`` of a threshold are those of `_Demand`, to the last bit.
     """
@@ -204,7 +204,7 @@ class _Demand:
 
 
 class FewRows:
-    """The same for few rows, in plain numbers: by row what it has elsewhere, and worth and units of its options."""
+    """The demand of few rows in plain numbers: by row its worth elsewhere, and worth and units of its options."""
 
     def __init__(
         self,

@@ -164,7 +164,7 @@ class SqliteJournal:
         return True
 
     def _written(self, records: int, verdicts: int) -> None:
-        """Drop what is durable now from the records and verdicts that wait."""
+        """Drop the records and verdicts that are durable now from those that wait."""
         del self._pending[:records], self._verdicts[:verdicts]
         self._durable += records
         self._uncertain = None

@@ -16,7 +16,7 @@ from shoal.store.journal import JournalFile, SqliteJournal
 
 @dataclass(frozen=True, slots=True)
 class Salvaged:
-    """What was saved and what was lost; ``lost_seconds`` and ``last_job`` as far as the lost records can be read.
+    """Counts of saved and lost records; ``lost_seconds`` and ``last_job`` as far as the lost records can be read.
 
     ``cut`` is None if nothing was damaged. ``lost_records`` is the least number: records at the end may be missing
     without a trace. ``last_job`` is the last job that a lost record names, by name if its submission can be read.
@@ -85,7 +85,7 @@ class _Seen:
 
 
 def _behind(path: Path, record: int) -> tuple[int, list[Record]]:
-    """Return the number of the last record that the file once had, as far as it shows, and those behind the damage."""
+    """Return the number of the last record the file is known to have had, and the records behind the damage."""
     last, found = 0, []
     with (
         suppress(sqlite3.Error),

@@ -1,4 +1,4 @@
-"""What each job claims: the work it has left, its time on an even share, how late it is, and from these its weight.
+"""Claims of jobs: the work left, the time left on an even share, the lateness, and the weight that follows.
 
 With s the even share, GPUs over claimants (a claimant is a job, or the trials that an app submitted together), and by
 job j:

@@ -127,7 +127,7 @@ def _lasting(snapshot: Snapshot, rates: Floats, claimed: MarketClaims) -> Floats
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Carry:
-    """What the last decision knew of jobs, kept only so that it is not computed again."""
+    """Values of the last decision on jobs, kept only so that they are not computed again."""
 
     traits: Traits | None = None
     table: RateTable | None = None

@@ -13,8 +13,8 @@ from shoal.core.arrays import Int64s
 def rounded(expected: float, usable: Int64s, draw: float | None) -> int:
     """One of the ``usable`` numbers of units (ascending from 0) next to ``expected``.
 
-    With a ``draw`` from [0, 1) the upper one where the draw is below its part, so that a uniform draw has the right
-    expectation; with None always the lower one. What is expected must not be above the most that is usable.
+    With a ``draw`` from [0, 1) it is the upper one with the probability that makes the expectation exact for uniform
+    draws; with None always the lower one. ``expected`` must not exceed the largest usable number.
     """
     near = expected * (1.0 + 1e-12)  # 0.3 + 0.7 units are one
     at = int(np.searchsorted(usable, near, side="right")) - 1

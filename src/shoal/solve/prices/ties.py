@@ -30,7 +30,7 @@ class TiedMixes:
         return many
 
     def over(self, types: Indices) -> "TiedMixes":
-        """The same mixes restricted to these types."""
+        """These mixes, restricted to these types."""
         return TiedMixes(self.owner, np.ascontiguousarray(self.shares[:, types]), self.gangs)
 
     def only(self, kept: Flags) -> "TiedMixes":

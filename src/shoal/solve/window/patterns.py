@@ -32,7 +32,7 @@ _GAIN = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Exchanges:
-    """The search for the best seats of a program in counts, from its prices."""
+    """Local search for the seats of most worth in the window program in counts, beginning at its prices."""
 
     classes: Classes
     priced: Priced

@@ -42,7 +42,7 @@ def say(text: str) -> None:
 
 
 class BatchScript:
-    """The batch script and what it writes."""
+    """The batch script and its output."""
 
     def __init__(self, job: dict[str, Any], argv: list[str]) -> None:
         self.job, self.argv = job, argv
@@ -53,7 +53,7 @@ class BatchScript:
         self._requeued = 0.0
 
     def gather(self) -> dict[str, list[Any]]:
-        """Wait until every other node has said where its task server listens, and connect to each."""
+        """Wait until every other node has sent the port of its task server, and connect to each."""
         hosts = self.job["hosts"]
         if len(hosts) == 1:
             return {}
@@ -159,7 +159,7 @@ class BatchScript:
                 pass
 
     def _copy(self, fd: int) -> bool:
-        """Copy what the script wrote to the log and its file; return False if there is nothing more now."""
+        """Copy new output of the script to the log and to its file; return False if there is none now."""
         try:
             data = os.read(fd, 65536)
         except BlockingIOError:

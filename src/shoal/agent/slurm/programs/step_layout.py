@@ -46,7 +46,7 @@ def spread(tasks: int, weights: Sequence[int]) -> list[int]:
 
 
 def job_tasks(slots: Sequence[Slot], *, nodes: int, tasks: int, per_node: int) -> list[int] | None:
-    """Return the tasks of each node that a batch script asked for; None if it did not say."""
+    """Return the tasks of each node that a batch script asked for; None if it gave no number."""
     if not tasks and per_node:
         gpus = sum(slot.gpus for slot in slots)
         # On other nodes than it asked for, one task per GPU stays one task per GPU.

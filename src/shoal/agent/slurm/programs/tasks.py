@@ -50,7 +50,7 @@ def expand(pattern: str, values: dict[str, str]) -> str:
 
 
 def file_values(environ: dict[str, str]) -> dict[str, str]:
-    """Return what Slurm's patterns stand for, from the variables of a job or of a task."""
+    """Return the values of Slurm's file name patterns, from the variables of a job or of a task."""
     found = {
         "j": "SLURM_JOB_ID", "J": "SLURM_JOB_ID", "A": "SLURM_ARRAY_JOB_ID", "a": "SLURM_ARRAY_TASK_ID",
         "x": "SLURM_JOB_NAME", "N": "SLURMD_NODENAME", "n": "SLURM_NODEID", "t": "SLURM_PROCID",
@@ -188,7 +188,7 @@ class Relay:
                 self._ended(rank, os.waitstatus_to_exitcode(ended[1]))
 
     def _drain(self, fd: int, *, once: bool = False) -> None:
-        """Pass on what a task has written; after its end the rest, without what its leftover processes write later."""
+        """Pass on a task's new output; after its end the rest, without later output of processes it left behind."""
         while True:
             try:
                 data = os.read(fd, 65536)
