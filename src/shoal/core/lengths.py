@@ -60,7 +60,7 @@ class LengthView(Protocol):
         ...
 
     def given(self, job: JobNumber, done: float) -> JobLength | None:
-        """Return what is left of a job once this much is done; None where nothing is predicted."""
+        """Return the predicted work left of a job once this much is done; None where nothing is predicted."""
         ...
 
 

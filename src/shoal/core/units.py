@@ -17,7 +17,7 @@ TenantId: TypeAlias = str
 DAY: Seconds = 86_400.0
 
 UNITS = (("d", DAY), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
-"""Units in which people read durations, and their seconds."""
+"""Readable units of durations, and their seconds."""
 
 
 def span(seconds: Seconds) -> str:

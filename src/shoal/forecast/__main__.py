@@ -1,9 +1,8 @@
 """Answer one question about a journal: JSON on standard input, JSON on standard output.
 
-A control plane runs ``python -m shoal.forecast`` as a subprocess so that it can go on deciding meanwhile. The question
-is ``{"journal", "now"}`` with ``"forecast": true``, with ``"question"`` and ``"tenant"``, or with ``"decision"``,
-``"tenant"`` and ``"limit"``; the answer is
-``{"answer"}`` or ``{"error": [field, value, hint]}``.
+A control plane runs ``python -m shoal.forecast`` as a subprocess so that it can continue to decide meanwhile. The
+question is ``{"journal", "now"}`` with ``"forecast": true``, with ``"question"`` and ``"tenant"``, or with
+``"decision"``, ``"tenant"`` and ``"limit"``; the answer is ``{"answer"}`` or ``{"error": [field, value, hint]}``.
 """
 
 import json

@@ -158,7 +158,7 @@ class Driver:
         self._bid_for = now
 
     def show(self) -> None:
-        """Send how the search stands to the cluster, for its page, if that changed; a refusal is ignored."""
+        """Send the state of the search to the cluster, for its page, if it changed; a refusal is ignored."""
         if self.app is None:
             return
         report = self._state()

@@ -70,7 +70,7 @@ class Searcher(Protocol):
         """Fractions of a training at which the loss is reported, besides the end of a leg."""
 
     def orders(self, trials: Sequence[Trial]) -> Sequence[Order]:
-        """What to do now; called at the beginning, when no trial was trained, and after each change."""
+        """The orders to carry out now; called at the beginning, when no trial was trained, and after each change."""
 
     def ahead(self, trials: Sequence[Trial]) -> tuple[SearchPhase, ...]:
         """The phases expected after the running legs; empty where these are the last."""

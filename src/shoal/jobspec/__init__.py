@@ -1,1 +1,1 @@
-"""Files people write: job files, ``#SBATCH`` scripts and search files, read into submissions."""
+"""Files that users write: job files, ``#SBATCH`` scripts and search files, read into submissions."""

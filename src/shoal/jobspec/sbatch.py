@@ -189,7 +189,7 @@ def _plain(job: _Job) -> None:
 
 
 def _priority(job: _Job) -> None:
-    """Set what decides when and how often the job runs."""
+    """Set the fields that decide when and how often the job runs."""
     wanted, fields = job.wanted, job.fields
     if "nice" in wanted:
         nice = wanted["nice"].value or "100"
@@ -220,7 +220,7 @@ def _constraint(job: _Job, directive: Directive) -> None:
 
 
 def _waiting(job: _Job, now: datetime) -> None:
-    """Set what the job waits for before its start."""
+    """Set the conditions for which the job waits before its start."""
     if "dependency" in job.wanted:
         after, singleton = values.dependencies(job.wanted["dependency"])
         job.fields |= ({"after": after} if after else {}) | ({"singleton": True} if singleton else {})

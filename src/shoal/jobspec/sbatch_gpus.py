@@ -12,7 +12,7 @@ KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a script asks for; None where it does not say. ``tasks_known`` are its tasks, or a guess."""
+    """Nodes, tasks and GPUs that a script asks for, None if not named. ``tasks_known`` are its tasks, or a guess."""
 
     nodes: int | None
     tasks: int | None

@@ -1,4 +1,4 @@
-"""Times and durations as people write them in options and job files."""
+"""Times and durations as text, in options and job files."""
 
 import re
 from datetime import datetime, timedelta

@@ -1,4 +1,4 @@
-"""The live backend: requests of people and reports of agents become events, commands of the ring become orders.
+"""The live backend: requests of users and reports of agents become events, commands of the ring become orders.
 
 It implements ``core.interfaces.Backend`` with real machines, as ``sim.backend`` does with a heap of future events.
 Agents call the control plane, never the reverse. An agent's orders always name everything its node should have, so a

@@ -1,4 +1,4 @@
-"""The control plane: the loop in a thread of its own, its journal, and the requests of people and agents.
+"""The control plane: the loop in a thread of its own, its journal, and the requests of users and agents.
 
 Nothing is acknowledged before it is durable. Every public method may be called from any thread.
 ARCHITECTURE.md follows a submission from the client to a process on a node.

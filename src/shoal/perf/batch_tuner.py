@@ -75,7 +75,7 @@ class Reading:
 
 
 class Update(Enum):
-    """What a reading changed for the scheduler: nothing, something to report, or something to decide on at once."""
+    """The effect of a reading on the scheduler: none, a new report, or a report that calls for a decision at once."""
 
     NONE = auto()
     REPORT = auto()

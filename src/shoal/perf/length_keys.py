@@ -1,4 +1,4 @@
-"""Keys of ended runs: what they have in common with a job whose length is to be predicted, from specific to general."""
+"""Keys of ended runs: properties shared with a job whose length is to be predicted, from specific to general."""
 
 import posixpath
 import re

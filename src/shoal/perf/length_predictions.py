@@ -31,7 +31,7 @@ class ClassPrediction:
     shift: int
 
     def given(self, done: float, scale: float) -> JobLength:
-        """Return what is left of a job once this much is done."""
+        """Return the predicted work left of a job once this much is done."""
         seconds = done / scale
         place = min(log(max(seconds, 1.0)) / WIDTH, BINS - 1.0)
         low = int(place)
@@ -91,7 +91,7 @@ class Predictions:
         self._kept = {number: self._history.prediction(number) for number in classes if number >= 0}
 
     def given(self, job: JobNumber, done: float) -> JobLength | None:
-        """Return what is left of a job once this much is done; None where nothing is predicted."""
+        """Return the predicted work left of a job once this much is done; None where nothing is predicted."""
         at = int(np.searchsorted(self.rows, job))
         number = int(self._columns.length_class[at]) if at < len(self.rows) and self.rows[at] == job else -1
         if number < 0:

@@ -1,4 +1,4 @@
-"""Distributions of lengths on a logarithmic scale: quantiles given what a job has done, and their calibration."""
+"""Distributions of lengths on a logarithmic scale: quantiles given the work a job has done, and their calibration."""
 
 from dataclasses import dataclass, field
 from math import log

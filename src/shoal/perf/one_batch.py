@@ -1,7 +1,7 @@
 """The best batch of one job on one allocation: the search of ``goodput`` in plain floats, for agents.
 
-An agent searches for a single allocation at a time, where the array form spends its time on calls. Every step is the
-same one; see there for what it does and why.
+An agent searches for a single allocation at a time, where the array form spends its time on calls. Every step is one of
+``goodput``, which explains it.
 """
 
 from math import ceil, exp, floor, inf, log, sqrt

@@ -37,7 +37,7 @@ def remaining_work(work: Floats, done: Floats, speed: Floats, prior: Seconds = P
 
 
 class Basis(StrEnum):
-    """What a job's total work is drawn from."""
+    """The source from which a job's total work is drawn."""
 
     DECLARED = "declared work"
     HISTORY = "lengths of earlier runs"

@@ -69,7 +69,7 @@ def all_fit(snapshot: Snapshot) -> Verdicts | None:
 
 @cache
 def _fits(count: int) -> UInt8s:
-    """Return the code of FITS, this many times."""
+    """Return an array of the code of FITS, of this length."""
     return sealed(np.full(count, FITS.code))
 
 

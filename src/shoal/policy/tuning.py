@@ -1,7 +1,7 @@
 """Tuning constants: the numbers that a policy's code fixes, in one frozen dataclass, its class attribute ``tuning``.
 
 A constant differs from an option in that a run cannot choose it; ``shoal policies NAME`` shows both, and the journal's
-header records both. A field may be the tuning of something that several policies share.
+header records both. A field may be the tuning of a part that several policies share.
 """
 
 from collections.abc import Mapping

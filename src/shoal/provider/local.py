@@ -80,7 +80,7 @@ class _LocalAgent:
 
     @property
     def seen(self) -> Seen:
-        """What the provider reports of it."""
+        """The allocation, as the provider reports it."""
         if self.running:
             return Seen(self.name, self.ref, AllocationState.UP)
         status = self.process.returncode
@@ -165,7 +165,7 @@ class LocalProvider:
                 agent.process.send_signal(signal.SIGINT)
 
     def ask(self, kinds: Mapping[str, int]) -> None:
-        """Do nothing: this machine has the nodes it has."""
+        """Do nothing: the nodes of this machine are fixed."""
 
     def stop(self, impatient: Callable[[], bool]) -> None:
         """Close all and wait until they have ended.

@@ -1,4 +1,4 @@
-"""The provider `manual`: people or other programs start the agents, and nothing is opened or closed."""
+"""The provider `manual`: operators or other programs start the agents, and nothing is opened or closed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ class ManualProvider:
     abilities: Abilities = field(default_factory=Abilities)
 
     def survey(self) -> Sequence[Site]:
-        """Return no node: those there are were declared, or joined."""
+        """Return no nodes: they are declared, or join by themselves."""
         return ()
 
     def seen(self) -> Sequence[Seen]:

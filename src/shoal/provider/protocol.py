@@ -1,7 +1,7 @@
 """The protocol of providers: allocations on the nodes of an engine, in each of which one agent runs.
 
 An *allocation* is one object of the engine (a Slurm job, a Ray actor, a pod, a local process) on exactly one node. A
-provider opens and closes allocations and lists them; everything else is the control plane's. What an engine says never
+provider opens and closes allocations and lists them; everything else is the control plane's. An engine's report never
 proves that a process has ended: only an agent's lease ends a run.
 """
 
@@ -110,7 +110,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What an engine can do; what it cannot is refused when jobs are planned."""
+    """The abilities of an engine; a job that needs one it lacks is refused at submission."""
 
     sharing: bool = True
     """Two jobs on one GPU."""
@@ -131,7 +131,7 @@ class EngineRefusal(ShoalError):
 
 
 class EngineAway(ShoalError):
-    """The engine did not answer, as the text describes. What was seen before stays as it is."""
+    """The engine did not answer, as the text describes. The allocations last seen count as unchanged."""
 
 
 class Provider(Protocol):
@@ -139,7 +139,7 @@ class Provider(Protocol):
 
     @property
     def abilities(self) -> Abilities:
-        """What the engine can do."""
+        """The engine's abilities."""
         ...
 
     def survey(self) -> Sequence[Site]:

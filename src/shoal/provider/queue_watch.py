@@ -1,4 +1,4 @@
-"""Watches the queue of an engine and writes what its jobs did as ``sacct`` would, for `shoal shadow`."""
+"""Watches the queue of an engine and writes its jobs in the form of ``sacct`` output, for `shoal shadow`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class QueueWatch:
     jobs: dict[str, str] = field(default_factory=dict)
 
     def resume(self) -> None:
-        """Take over what an earlier watch has written."""
+        """Take over the lines that an earlier watch has written."""
         if self.file.exists():
             lines = self.file.read_text().splitlines()[1:]
             self.jobs = {line.partition("|")[0]: line for line in lines}

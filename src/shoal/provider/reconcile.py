@@ -1,7 +1,7 @@
 """Compute which allocations to open and to close, from those that are wanted and those that the engine reports.
 
-A pure function: the time and what was done before are arguments. Called again with its own memory at the same time, it
-does nothing.
+A pure function: the time and the memory of earlier calls are arguments. Called again with its own memory at the same
+time, it does nothing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,7 +60,7 @@ _NO_TRIES = Tries(float("-inf"), FIRST_PAUSE)
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What earlier calls did and saw; ``since`` has, by ref of an open allocation, its state and when that began."""
+    """Tries and findings of earlier calls; ``since`` has, by ref of an open allocation, its state since when."""
 
     opened: Mapping[str, Tries] = field(default_factory=lambda: MappingProxyType({}))
     closed: Mapping[str, Tries] = field(default_factory=lambda: MappingProxyType({}))
@@ -79,7 +79,7 @@ def reconcile(
     *,
     silence: Seconds = SILENCE,
 ) -> tuple[list[Act], Memory]:
-    """Return what to do now, and the memory for the next call.
+    """Return the actions to take now, and the memory for the next call.
 
     ``seen`` is what the engine reports, None if it did not answer: then nothing is done or changed. ``heard`` has the
     time of each agent's last report, by name of its allocation; ``silence`` is the longest time without a report.
@@ -155,7 +155,7 @@ def _overdue(
     now: Seconds,
     silence: Seconds,
 ) -> dict[str, tuple[Seen, str]]:
-    """Return by ref the allocations that waited for too long, with their groups, or whose agents are silent."""
+    """Return by ref the allocations that waited beyond their patience, with their groups, or whose agent is silent."""
     found: dict[str, tuple[Seen, str]] = {}
     impatient: dict[str, str] = {}
     for name, one in kept.items():

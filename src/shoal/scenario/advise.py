@@ -50,7 +50,7 @@ POLICIES = (
 
 @dataclass(frozen=True, slots=True)
 class AdviceReport:
-    """A history under several policies: settings, comparison and what the record says by itself."""
+    """A history under several policies: settings, comparison, and figures of the record itself."""
 
     source: str
     jobs: int
@@ -149,7 +149,7 @@ def advise(
     parallel: int = 1,
     progress: Callable[[Mapping[int, int]], None] | None = None,
 ) -> AdviceReport:
-    """Simulate the last ``days`` days of a history under each policy, and compare with what was recorded.
+    """Simulate the last ``days`` days of a history under each policy, and compare them with the record.
 
     Policies know the time limit of a job as its declared run time, or with ``oracle`` its true one. The cluster is
     derived from the history unless given. With ``preemptible="no"`` no policy may stop a job.

@@ -36,9 +36,9 @@ class ServerLimits:
     """Limits of one server; ``known`` applies per token, ``unknown`` per address without a valid token.
 
     A request's head must arrive within ``head_seconds`` of the connection or of the answer before, its body within
-    ``body_seconds``. Of the connections that have shown no valid token, an address may have ``strangers``, and of those
-    of people ``callers``. An agent may have ``agent_connections``, from any address. ``waiting`` requests of a tenant
-    may wait for their turn.
+    ``body_seconds``. An address may have ``strangers`` connections that have shown no valid token, and ``callers`` that
+    have shown one. An agent may have ``agent_connections``, from any address. ``waiting`` requests of a tenant may wait
+    for their turn.
     """
 
     body_bytes: int = 2**20

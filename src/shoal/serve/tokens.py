@@ -37,7 +37,7 @@ _LENT_SECONDS = _DAY_SECONDS
 LENT_PREFIX = "up."
 """Beginning of the names of lent tokens, which no other token may have."""
 _PREFIX = "shoal_"
-"""Lets people and secret scanners recognise a leaked token."""
+"""Lets readers and secret scanners recognise a leaked token."""
 
 
 @dataclass(frozen=True, slots=True)

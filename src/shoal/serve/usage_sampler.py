@@ -40,7 +40,7 @@ class UsageSampler:
         self._stopped.set()
 
     def sample(self) -> UsageRow:
-        """Return how much is used now."""
+        """Return the GPUs in use now, by tenant, and the numbers of running and waiting jobs."""
         cluster = self.control_plane.cluster()
         rows = sorted(self.control_plane.share(None), key=lambda row: -row.held)
         held = {row.tenant: row.held for row in rows[:_MOST_TENANTS] if row.held}

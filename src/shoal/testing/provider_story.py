@@ -116,7 +116,7 @@ class RecordingProvider:
 
 @dataclass(slots=True)
 class ProviderStory:
-    """A cluster on the engine, and what the story asks of it."""
+    """A cluster on the engine, and the steps of the story on it."""
 
     engine: EngineUnderTest
     made: RunningService

@@ -1,4 +1,4 @@
-"""Messages about the apps of searches: what an app is offered, and what it bids."""
+"""Messages about the apps of searches: offers to an app, and its bids."""
 
 from typing import Annotated
 
@@ -19,7 +19,7 @@ class AppBidMessage(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class WorkLeft(Struct, frozen=True):
-    """What is left of a job of an app: the fraction of its work, and how long that takes.
+    """The rest of a job of an app: the fraction of its work, and the seconds that takes.
 
     ``seconds[i]`` is for ``least + i`` GPUs, up to the most it can use; empty where it can use none.
     """

@@ -23,7 +23,7 @@ _MOST_BYTES = 256 * 2**20
 
 
 class Unreachable(ShoalError):
-    """No server answered, or what answered does not speak HTTP."""
+    """No server answered, or it does not speak HTTP."""
 
 
 class Untrusted(Unreachable):

@@ -6,7 +6,7 @@ from shoal.wire.fields import Role, Text
 
 
 class NewLogin(Struct, forbid_unknown_fields=True, frozen=True):
-    """What a browser logs in with: the secret of a token, or a code that its holder asked for."""
+    """The credential with which a browser logs in: the secret of a token, or a code that its holder asked for."""
 
     token: Text | None = None
     code: Text | None = None

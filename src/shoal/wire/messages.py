@@ -1,7 +1,7 @@
-"""Messages of the HTTP API as typed structures: those people send and receive here, those of agents re-exported.
+"""Messages of the HTTP API as typed structures: those of users are here, those of agents re-exported.
 
 Field names are the JSON keys. A new optional field keeps ``PROTOCOL``; any other change is a new protocol. Unknown
-fields are refused in what people write, so that a misspelt option is an error, and ignored in what machines send.
+fields are refused in messages of users, so that a misspelt option is an error, and ignored in all others.
 """
 
 from typing import Annotated, Any, Literal

@@ -1,4 +1,4 @@
-"""Messages about searches: what a search reports of its trials, and what pages show of it."""
+"""Messages about searches: reports of a search on its trials, and the rows that pages show."""
 
 from typing import Annotated, Literal, TypeAlias
 

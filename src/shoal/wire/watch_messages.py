@@ -1,4 +1,4 @@
-"""Rows of ``/v1/watch``: what pages show, without values that change only because time passes.
+"""Rows of ``/v1/watch``, which pages show, without values that change only because time passes.
 
 Times are Unix seconds. Expected times are rounded to a twentieth of their distance, so that they change rarely.
 """

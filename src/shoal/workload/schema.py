@@ -132,7 +132,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
         return Conditions(self.dependencies, self.begin, False, self.array, self.most_at_once)
 
     def spec(self) -> JobSpec:
-        """Return what the owner declares, with the bounds of the gang filled in."""
+        """Return the specification that the owner declares, with the bounds of the gang filled in."""
         declared = self.work if self.declared_work is None else self.declared_work
         return JobSpec(
             id=self.id,

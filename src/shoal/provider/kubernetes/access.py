@@ -129,7 +129,7 @@ def _tls(cluster: Mapping[str, Any], user: Mapping[str, Any], path: Path) -> ssl
 
 
 def _data(entry: Mapping[str, Any], name: str, path: Path) -> bytes | None:
-    """Return what ``NAME-data`` holds, or the file ``NAME``, relative to the kubeconfig."""
+    """Return the content of ``NAME-data``, or of the file ``NAME``, relative to the kubeconfig."""
     if data := entry.get(f"{name}-data"):
         return base64.b64decode(data, validate=True)
     return (path.parent / entry[name]).read_bytes() if entry.get(name) else None

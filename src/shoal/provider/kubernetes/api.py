@@ -63,7 +63,7 @@ class Condition(Fields, frozen=True, rename="camel"):
 
 
 class Status(Fields, frozen=True, rename="camel"):
-    """What the API server answers in place of an object, above all its refusals."""
+    """The API server's answer in place of an object, usually a refusal."""
 
     message: str = ""
     reason: str = ""

@@ -77,7 +77,7 @@ def _pod(metadata: Json, spec: Json) -> Json:
 
 
 def _pod_spec(place: Place, affinity: Json) -> Json:
-    """Return what all pods of a place have in common.
+    """Return the part of the specification that all pods of a place share.
 
     The service account's own token is mounted only where an account was chosen for the tenant.
     """

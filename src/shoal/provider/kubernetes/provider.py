@@ -80,7 +80,7 @@ class KubernetesProvider:
         return sites
 
     def seen(self) -> Sequence[Seen]:
-        """Return all allocations of this cluster, and delete what has long ended."""
+        """Return all allocations of this cluster, and delete pods that ended long ago."""
         pods = self._with_role("agent")
         try:
             for pod in pods:
@@ -261,7 +261,7 @@ def own_image(api: Api, access: Access) -> str:
 
 
 def abilities_of(options: KubernetesOptions) -> Abilities:
-    """Return what Kubernetes can do in a mode."""
+    """Return the abilities of Kubernetes in a mode."""
     native = options.mode == "native"
     return Abilities(sharing=not native, users=native, images=native, scales=options.grow, native=native)
 

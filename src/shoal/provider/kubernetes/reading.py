@@ -23,14 +23,14 @@ class Taint(Fields, frozen=True, rename="camel"):
 
 
 class NodeSpec(Fields, frozen=True, rename="camel"):
-    """What an operator set of a node."""
+    """A node's settings, made by an operator."""
 
     unschedulable: bool = False
     taints: list[Taint] | None = None
 
 
 class NodeStatus(Fields, frozen=True, rename="camel"):
-    """What the kubelet reports of a node."""
+    """Status of a node, as the kubelet reports it."""
 
     allocatable: dict[str, str] | None = None
     conditions: list[Condition] | None = None
@@ -76,7 +76,7 @@ class ContainerStatus(Fields, frozen=True, rename="camel"):
 
 
 class PodStatus(Fields, frozen=True, rename="camel"):
-    """What Kubernetes reports of a pod."""
+    """Status of a pod, as Kubernetes reports it."""
 
     phase: str = "Pending"
     reason: str = ""

@@ -41,13 +41,13 @@ class PodSet(Fields, frozen=True, rename="camel"):
 
 
 class WorkloadSpec(Fields, frozen=True, rename="camel"):
-    """What a workload asks for."""
+    """The pods that a workload asks for."""
 
     pod_sets: list[PodSet] | None = None
 
 
 class WorkloadStatus(Fields, frozen=True, rename="camel"):
-    """What Kueue did with a workload."""
+    """Status of a workload, as Kueue reports it."""
 
     conditions: list[Condition] | None = None
 

@@ -173,7 +173,7 @@ class Watcher:
         return {one.node_id.hex(): dict(one.resources_available).get("GPU", 0.0) for one in read}
 
     def state(self) -> Row:
-        """Return what runs on the cluster: jobs, placement groups, actors and nodes."""
+        """Return the jobs, placement groups, actors and nodes of the cluster."""
         from ray.core.generated import gcs_pb2
 
         jobs = [

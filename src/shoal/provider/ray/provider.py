@@ -109,7 +109,7 @@ class RayProvider:
             self._asked = wanted
 
     def _start(self, ref: str, name: str) -> dict[str, object]:
-        """Start the agent of an actor that is ready; return what changes in its row.
+        """Start the agent of an actor that is ready; return the changed fields of its row.
 
         An actor that another control plane created without starting its agent is ended: `open` creates another.
         """

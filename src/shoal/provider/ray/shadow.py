@@ -1,4 +1,4 @@
-"""Watches what runs on a Ray cluster and writes it as ``sacct`` would, without changing anything.
+"""Watches the jobs of a Ray cluster and writes them in the form of ``sacct`` output, without changing anything.
 
 A job is a placement group with GPUs, or an actor with GPUs outside any group. The bridge that is run connects to Ray's
 control store only and knows no request that changes something. GPU tasks outside actors are not in that store.
@@ -41,9 +41,9 @@ class GpuJob:
 
 
 def read_state(state: Mapping[str, Any], so_far: Mapping[str, str], now: float) -> dict[str, str]:
-    """Return by job the lines for the state at ``now`` (seconds since 1970), given the lines of earlier looks.
+    """Return by job the lines for the state at ``now`` (seconds since 1970), given earlier lines.
 
-    A time that Ray does not report is that of the first look that saw the change. Jobs that Ray no longer reports have
+    A time that Ray does not report is that of the first call that saw the change. Jobs that Ray no longer reports have
     ended.
     """
     users = {job["id"]: _user(job) for job in state["jobs"]}
@@ -63,7 +63,7 @@ def read_state(state: Mapping[str, Any], so_far: Mapping[str, str], now: float) 
 
 
 def _times(job: GpuJob, before: Sequence[str], job_end: float, now: float) -> tuple[str, str, str, str, str]:
-    """Return State, Submit, Eligible, Start and End of a job whose line at the last look was ``before``."""
+    """Return State, Submit, Eligible, Start and End of a job whose line at the last reading was ``before``."""
     submitted, started, ended = (before[5], before[7], before[8]) if len(before) > 8 else ("", _UNKNOWN, _UNKNOWN)
     over = job.state in _ENDED
     submit = str(job.asked) if job.asked else submitted or str(job.began or now)

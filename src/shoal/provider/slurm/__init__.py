@@ -1,4 +1,4 @@
-"""Slurm as a provider: `commands` builds command lines, `output` reads what they print, `provider` runs them."""
+"""Slurm as a provider: `commands` builds command lines, `output` reads their output, `provider` runs them."""
 
 from shoal.provider.slurm.provider import make_slurm as make_provider
 

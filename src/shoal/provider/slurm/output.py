@@ -1,4 +1,4 @@
-"""What Slurm's programs print, as values; pure functions, for Slurm 20.11 and newer."""
+"""Output of Slurm's programs as values; pure functions, for Slurm 20.11 and newer."""
 
 import re
 from collections.abc import Mapping
@@ -138,7 +138,7 @@ def submitted(text: str) -> str:
 
 
 def complaint(text: str) -> str:
-    """Return what Slurm's programs wrote to stderr as one line, without the program's name and repeated words."""
+    """Return the stderr of Slurm's programs as one line, without the program's name and repeated words."""
     lines = [re.sub(r"^\w+: (error|fatal): |^\w+ error: ", "", line).strip() for line in text.splitlines()]
     return lines[-1].removeprefix("Batch job submission failed: ") if lines else "no reason given"
 

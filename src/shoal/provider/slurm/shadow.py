@@ -1,7 +1,7 @@
-"""Watches Slurm's own queue and writes what its jobs did as ``sacct`` would, without changing anything.
+"""Watches Slurm's own queue and writes its jobs in the form of ``sacct`` output, without changing anything.
 
 The one program that is run is ``squeue``. Slurm keeps ended jobs for ``MinJobAge`` seconds (300 by default), so that a
-look every minute sees each.
+query every minute sees each.
 """
 
 import re

@@ -117,7 +117,7 @@ def _submissions(count: int, draw: random.Random) -> list[_SlurmJob]:
 
 
 def _scale(jobs: list[_SlurmJob], work: float) -> None:
-    """Scale the run times so that the jobs run this many GPU-seconds; what reaches its limit has timed out."""
+    """Scale the run times so that the jobs run this many GPU-seconds; those that reach their limit have timed out."""
     for _ in range(3):  # limits cut what is scaled beyond them
         factor = work / sum(job.gpus * job.run for job in jobs)
         for job in jobs:

@@ -1,7 +1,7 @@
 """A million GPUs under one ring and under several side by side, each with a cell of the cluster.
 
 Jobs are routed to cells as they arrive, by the GPUs that each cell's live jobs ask for, which the router reads once a
-minute. What is lost against one ring is the time that jobs wait in a full cell while another has room.
+minute. The loss against one ring is the time that jobs wait in a full cell while another has free GPUs.
 """
 
 from collections import deque
@@ -68,7 +68,7 @@ def _workload(jobs: int) -> list[Job]:
 
 @dataclass(slots=True)
 class _CellLoad:
-    """What a router learns of a cell that serves jobs in their order: the GPUs that its live jobs ask for."""
+    """The load of a cell, which serves jobs in their order, as its router sees it: the GPUs its live jobs ask for."""
 
     free: int
     asked: int = 0

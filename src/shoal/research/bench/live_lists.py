@@ -1,6 +1,6 @@
-"""Benchmark of listings: one user lists a long queue many times at once while others submit and look.
+"""Benchmark of listings: one user lists a long queue many times at once while others submit and list jobs.
 
-Waits are wall-clock seconds and depend on what else the machine does. The CPU time for which a listing holds the lock
+Waits are wall-clock seconds and depend on other load on the machine. The CPU time for which a listing holds the lock
 of its control plane is measured in one of this process.
 """
 

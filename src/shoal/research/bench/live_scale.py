@@ -1,7 +1,7 @@
 """Benchmark of a control plane with thousands of nodes, whose agents are simulated over loopback.
 
-The control plane is a process of its own. Its CPU seconds are what is measured; waits are wall-clock seconds and depend
-on what else the machine does.
+The control plane is a process of its own. Its CPU seconds are measured; waits are wall-clock seconds and depend on
+other load on the machine.
 """
 
 import threading

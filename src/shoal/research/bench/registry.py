@@ -56,7 +56,7 @@ _TRAINER_NEEDS = ("torch", "shoal.research.trials")
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A benchmark: what it measures, its budgets, and the data file and modules it needs."""
+    """A benchmark: a line on its subject, its budgets, and the data file and modules it needs."""
 
     name: str
     what: str
@@ -92,7 +92,7 @@ class DictPolicy:
     """First come, first served, written in the simplest way: a loop over the jobs that fills a dict."""
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """Grant what fits: running jobs first, then in order of arrival."""
+        """Grant the gangs that fit: running jobs first, then in order of arrival."""
         free = snapshot.cluster.total_gpus
         verdicts: dict[str, Verdict] = {}
         for job in sorted(snapshot.jobs.values(), key=lambda job: job.held == 0):

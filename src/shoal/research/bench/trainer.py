@@ -80,7 +80,7 @@ def shrink() -> dict[str, float]:
 
 
 def cancel() -> dict[str, float]:
-    """Time that orders to expand which are then withdrawn add to each step.
+    """Seconds that orders to expand add to each step when they are withdrawn again.
 
     Twelve times a second two workers that never start are ordered to join, and then removed. Windows with and without
     such orders alternate, so that other load on the machine affects both; windows without them write the same number of

@@ -16,7 +16,7 @@ class RunProgress(Protocol):
 
     @contextmanager
     def ended(self, outcome: ReproOutcome) -> Iterator[None]:
-        """Count one that has ended; what is printed in the meantime does not disturb the bar."""
+        """Count one that has ended; output printed within the context does not disturb the bar."""
         yield
 
 

@@ -1,4 +1,4 @@
-"""What every job of a workload needs at least, by its true speeds: the data of the bounds on all schedules.
+"""The least needs of every job of a workload, by its true speeds: the data of the bounds on all schedules.
 
 The rate of a gang is that on as few nodes as hold it, since GPUs further apart are never faster in any profile; of a
 model with measured steps it is the best of all measured seats. A job follows its owner's batch sizes, or, if its batch
@@ -50,7 +50,7 @@ class _Needs:
 
 
 def least_times(jobs: Sequence[Job], topology: Topology, catalog: Catalog, factors: Sequence[float]) -> LeastTimes:
-    """What each job needs at least; ``factors`` are the ratios of true speeds to profiles."""
+    """The least needs of each job; ``factors`` are the ratios of true speeds to profiles."""
     table = _NeedsTable(topology, catalog)
     found = [table.of(job) for job in jobs]
     scale = np.array([job.work / factor for job, factor in zip(jobs, factors, strict=True)])[:, None]
@@ -75,7 +75,7 @@ class _NeedsTable:
         self._known: dict[tuple[object, ...], _Needs] = {}
 
     def of(self, job: Job) -> _Needs:
-        """By kind what one unit of the job's work needs."""
+        """By kind the needs of one unit of the job's work."""
         limits = job.limits
         if limits is not None and job.adaptation is None:
             key = (job.model, job.batch_size, job.gpus, job.min_gpus, job.max_gpus, job.kinds, job.limits, job.work)
@@ -161,7 +161,7 @@ def _least(rates: _Rates) -> _Needs:
 
 
 def _together(parts: Sequence[tuple[float, _Needs]]) -> _Needs:
-    """What all of the work needs, of which each part has its own needs.
+    """The needs of all of the work, whose parts have different needs.
 
     Work is counted by the least seconds in which it could be done: on each kind a count takes at least as long, and as
     much, as in the part that suits the kind best. So no division of the parts among kinds is excluded.

@@ -68,7 +68,7 @@ class Target:
         return fmean(row[self.metric] for row in mine) / self.unit
 
     def floor(self, results: Results) -> float | None:
-        """Return what no policy can be below; None where that is not known for every cell."""
+        """Return the bound that no policy can be below; None where it is not known for every cell."""
         low = [results.get((ground, BOUND, draw), {}).get(self.metric) for ground, draw in self.cells]
         figures = [float(value) for value in low if value is not None]
         if len(figures) < len(low) or self.against:

@@ -129,7 +129,7 @@ def small_beside_wide(gpus: int, hours: float, load: float) -> Source:
     """Return an endless stream of small jobs, and every 3 hours a gang for half or all of the cluster.
 
     Small jobs ask for 1 or 2 GPUs for 5 to 30 min and alone are this load of ``gpus`` GPUs; a wide gang runs 1 hour.
-    The stream goes on for ``hours``, wide gangs arrive in the first half of it.
+    The stream lasts for ``hours``, wide gangs arrive in the first half of it.
     """
 
     def make(data: Path | None, draw: int) -> Workload:

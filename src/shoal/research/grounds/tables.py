@@ -182,7 +182,7 @@ def _counted(comparisons: Mapping[str, GroundComparison]) -> list[GroundComparis
 
 
 def bound_table(comparisons: Mapping[str, GroundComparison], judged: str) -> Table:
-    """Return how far the judged policy and the best others are above what no schedule can be below."""
+    """Return how far the judged policy and the best others are above the bound on all schedules."""
     ones = [one for one in _counted(comparisons) if one.bound]
     rows: list[list[Cell]] = []
     for one in ones:
@@ -303,7 +303,7 @@ def _met(reached: float, most: float) -> str:
 
 
 def policy_table(results: Results, draws: str) -> Table:
-    """Return all policies over the best of all on each ground: geometric means, worst ρ, and what was stopped."""
+    """Return all policies over the best of all on each ground: geometric means, worst ρ, and the runs stopped."""
     results = {key: cell for key, cell in results.items() if key[1] != BOUND}
     policies = list(dict.fromkeys(policy for _, policy, _ in results))
     cells: dict[tuple[str, int], dict[str, Mapping[str, Any]]] = {}

@@ -1,6 +1,7 @@
 """Problem files of ``shoal solve``: their fields, how they are read, and the rules between fields.
 
-A file holds one problem or a list of them. What a single field may hold is in its type; `check` has the rest.
+A file holds one problem or a list of them. The type of a field says which values it may hold; `check` has the other
+rules.
 """
 
 from collections.abc import Iterable

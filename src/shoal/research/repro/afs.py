@@ -74,7 +74,7 @@ class JctRatio:
 
 @dataclass(frozen=True, slots=True)
 class PaperFigure:
-    """One of the paper's figures: the ratios it shows, and what the paper says about them."""
+    """One of the paper's figures: the ratios it shows, and the paper's statement on them."""
 
     number: str
     what: str

@@ -1,6 +1,6 @@
 """AFS's figures by job: completion times by length (figure 10), lengths (figure 14), and the traces (table 3).
 
-The paper does not print the values of figures 10 and 14, only what they show.
+The paper prints no values of figures 10 and 14; its text states their message.
 """
 
 from collections.abc import Mapping, Sequence

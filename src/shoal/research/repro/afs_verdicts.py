@@ -1,4 +1,4 @@
-"""Verdicts on AFS's figures of ratios by trace: what the paper says of each, checked on our ratios.
+"""Verdicts on AFS's figures of ratios by trace: the paper's statements on each, checked on our ratios.
 
 Every function takes the ratios of a figure's rows, by their names, one for each trace.
 """

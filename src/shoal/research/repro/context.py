@@ -13,10 +13,10 @@ __all__ = ["ReproContext", "ResultCache"]
 
 @dataclass(frozen=True, slots=True)
 class ReproContext:
-    """``folder`` holds the public traces; ``quick`` asks for a part of the experiment that takes about a minute.
+    """Folder of public traces, extent and processes of a reproduction; a ``quick`` one takes about a minute.
 
-    ``announce`` is called with a line of text before each run. ``jobs`` is the number of processes of those that run in
-    parallel, ``draws`` the draws of the grounds: ``dev`` or ``held``.
+    ``announce`` is called with a line of text before each run. Runs that can be parallel have ``jobs`` processes.
+    ``draws`` are the draws of the grounds: ``dev`` or ``held``.
     """
 
     folder: Path | None

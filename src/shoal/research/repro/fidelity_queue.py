@@ -60,7 +60,7 @@ QUEUE = (
 
 @dataclass(frozen=True, slots=True)
 class FidelityCase:
-    """A policy with its options (numbers are times in seconds), and what its jobs may do.
+    """A policy with its options (numbers are times in seconds), and the changes its jobs may make.
 
     ``elastic`` jobs run on one or two GPUs; ``scripted`` ones double their batch size half-way; ``tuned`` ones choose
     it by goodput. ``time_scale`` is the number of simulated seconds per live second: simulated agents tune every 30 s.

@@ -37,7 +37,7 @@ class InventoryRow:
 
     @property
     def reason(self) -> str:
-        """What is smaller, or why it is not made."""
+        """The respect in which it is smaller, or the reason why it is not made."""
         return self.smaller if self.names else self.why.removeprefix(NO_EXPERIMENT).lstrip(": ")
 
 

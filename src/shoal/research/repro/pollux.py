@@ -42,7 +42,7 @@ REFERENCE = "pollux/reference-metrics.json"
 
 @dataclass(frozen=True, slots=True)
 class PolluxVariant:
-    """A policy, and what it knows of jobs' work: all, nothing (``hidden``), or values e times too large or too small.
+    """A policy, and its knowledge of jobs' work: all, none (``hidden``), or values e times too large or too small.
 
     The error applies to a job's total work (``misjudged``) or to its remaining work at any time (``left misjudged``).
     Reports of the model ``unknown`` are not remembered, as if each of its jobs were the first. ``slowdown`` is the

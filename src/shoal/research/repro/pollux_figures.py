@@ -1,4 +1,4 @@
-"""Tables of Pollux's jobs over time: figures 5, 6 and 7, and what prior-driven exploration costs (§5.3.2).
+"""Tables of Pollux's jobs over time: figures 5, 6 and 7, and the cost of prior-driven exploration (§5.3.2).
 
 Runs are those of ``pollux_life``, on the eight workloads of §5.3; intervals are over workloads.
 """

@@ -33,7 +33,7 @@ def below(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
 
 
 def near(what: str, found: Sequence[float], stated: float, within: float) -> str:
-    """Return what is wrong if the mean of these is further than ``within`` from the stated fraction, else nothing."""
+    """Return a fault if the mean of these is further than ``within`` from the stated fraction, else an empty text."""
     low, high = interval(found)
     if abs(fmean(found) - stated) <= within:
         return ""

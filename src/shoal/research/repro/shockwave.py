@@ -359,7 +359,7 @@ def _plans(context: ReproContext) -> list[Table]:
 def prediction_errors(data: Path, trace: str, rule: str) -> Mapping[float, float]:
     """By progress: the mean relative error of a public job's predicted total run time.
 
-    The predictor sees jobs as a cluster would: what their owners declare, and events.
+    The predictor sees jobs as a cluster would: their owners' declarations, and events.
     """
     jobs, model = public_trace(data, trace).jobs, _model(data, trace)
     return {at: fmean(_error(model, job, at, rule) for job in jobs) for at in PROGRESS}

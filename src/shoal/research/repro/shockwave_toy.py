@@ -66,7 +66,7 @@ def outcome(ends: Mapping[str, float]) -> Outcome:
 
 
 def faults(schedule: Sequence[str]) -> list[str]:
-    """Return what is wrong with a schedule: too many GPUs, more than a job asks for, work not done."""
+    """Return the faults of a schedule: too many GPUs, more than a job asks for, work not done."""
     wrong = [f"round {n} has {len(shown)} GPUs" for n, shown in enumerate(schedule) if len(shown) > GPUS]
     for job in JOBS:
         if max(shown.count(job) for shown in schedule) > ASKED[job]:

@@ -41,7 +41,7 @@ def figures(rows: Sequence[Sequence[Cell]]) -> dict[str, RowFigures]:
 
 
 def joined(wrong: Sequence[str]) -> str:
-    """Return that all statements hold if there is nothing wrong, else what."""
+    """Return the verdict that all statements hold, or that these faults were found."""
     return differs("; ".join(wrong)) if wrong else REPRODUCES
 
 

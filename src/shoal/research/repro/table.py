@@ -55,7 +55,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Figures by row, whose first cell names it; ``paper`` is the paper's statement, if any, ``here`` what differs.
+    """Figures by row, whose first cell names it; ``paper`` is the paper's statement, if any, ``here`` our differences.
 
     ``verdict`` is ``REPRODUCES``, ``differs(…)`` or ``cannot_be_told(…)``, computed from the figures; empty where the
     table has no counterpart in a paper. ``charts`` draws the figure again.
@@ -74,7 +74,7 @@ class Table:
         return [[_text(cell, column.form) for cell, column in zip(row, self.columns, strict=True)] for row in self.rows]
 
     def notes(self) -> list[str]:
-        """Return the paper's statement, what differs here and the verdict, one line each, if there are any."""
+        """Return the paper's statement, our differences from it and the verdict, one line each, if there are any."""
         named = (("paper", self.paper), ("here", self.here), ("verdict", self.verdict))
         return [f"{name}: {text}" for name, text in named if text]
 

@@ -181,7 +181,7 @@ class Membership:
             self._builder = Builder(self._seat, order, kept, self._threads, stepping=stepping)
 
     def _drop_target(self) -> None:
-        """Discard the present target, and say so in the store, for members that wait for this worker."""
+        """Discard the present target, and record that in the store, for members that wait for this worker."""
         if self._builder is not None:
             self._builder.discard()
             generation_store(self._store, self._builder.order.generation).set(_DROPPED, "")

@@ -38,7 +38,7 @@ LossOn: TypeAlias = Callable[[Int64s], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """What to train: samples, epochs, batch size over all workers, and the most samples of one worker's pass."""
+    """Size of a training: samples, epochs, batch size over all workers, and the most samples of one worker's pass."""
 
     samples: Epochs
     epochs: int

@@ -3,8 +3,8 @@
 From the published summary of Venus (125,303 GPU jobs in half a year): a job every 126 s, a median run time of 204 s and
 a mean of 13,041 s, 6.7 GPUs in the mean with a median of 1, 53 % of jobs completed, 27 % cancelled and 20 % failed.
 Ours, since the trace itself is not at hand: 200 users of whom the n-th submits in proportion to 1/n; each works on a
-project with a name, a gang and a typical length, from which run times differ by a lognormal factor; a user goes on to
-a new project or back to an old one now and then, and submits sweeps of jobs that follow each other by seconds. Failed
+project with a name, a gang and a typical length, from which run times differ by a lognormal factor; a user changes to a
+new project or back to an old one now and then, and submits sweeps of jobs that follow each other by seconds. Failed
 jobs end early, cancelled ones at a uniform part of their length.
 
 Reference: Hu et al., "Characterization and Prediction of Deep Learning Workloads in Large-Scale GPU Datacenters",

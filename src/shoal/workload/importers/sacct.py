@@ -54,7 +54,7 @@ _GPU_COLUMNS = ("alloctres", "reqtres", "allocgres", "reqgres")
 
 @dataclass(frozen=True, slots=True)
 class RecordedJob:
-    """A job and what Slurm recorded of it; times in seconds on the clock of ``job.submitted``.
+    """A job and Slurm's record of it; times in seconds on the clock of ``job.submitted``.
 
     ``kind`` is the kind of GPU it ran on, where known; ``gpu_use`` the mean utilization of its GPUs, from 0 to 1.
     """

@@ -110,7 +110,7 @@ def _chart(title: str, found: SharesOverTime) -> Chart:
 
 
 def figure_12(found: list[SharesOverTime]) -> Table:
-    """Fairness between entities and between their jobs, and what a static partition loses."""
+    """Fairness between entities and between their jobs, and the loss of a static partition."""
     between, inside = [], []
     for one in found:
         totals = one.entities()[-1] / np.array(WEIGHTS)

@@ -127,7 +127,7 @@ def figure_4(pairs: Mapping[str, Any]) -> Table:
 
 
 def example_table() -> Table:
-    """The allocation of §4.1, and what it gains over an n-th of the cluster for each job."""
+    """The allocation of §4.1, and its gain over an n-th of the cluster for each job."""
     capacity, ones = np.ones(2), np.ones(3)
     unit = equal_share_speed(EXAMPLE, capacity)
     found = max_min(EXAMPLE, ones, capacity, unit)

@@ -104,7 +104,7 @@ def table_3(found: Measured) -> list[Table]:
 
 
 def table_4(found: Measured) -> Table:
-    """Rounds after which a job loses its lease: what part of the cost of preemption renewal leaves."""
+    """Rounds after which a job loses its lease: the part of the cost of preemption that renewal leaves."""
     results = found["continuous, Gavel"]
     claims = []
     for model, (without, renewed) in OVERHEADS.items():
