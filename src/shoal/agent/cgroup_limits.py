@@ -67,7 +67,7 @@ def ran_out_of_memory(folder: str) -> bool:
 
 
 def over_memory(rank: int, ranks: int, shown: str) -> str:
-    """Return the cause of a run's end on a node with this many ranks, killed at its memory limit."""
+    """Return the cause of end of a run, with this many ranks here, that was killed at its memory limit."""
     user = "it" if ranks == 1 else "the job"
     return f"rank {rank} was killed: {user} used more than its {shown} of memory" + " on one node" * (ranks > 1)
 

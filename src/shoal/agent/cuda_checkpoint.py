@@ -79,7 +79,7 @@ class CudaCheckpoints:
     _library: Any = None
 
     def take_off(self, pids: Iterable[int], host_bytes: int) -> None:
-        """Take the processes that use CUDA off their GPUs, one after the other; all of them or, ``CudaRefused``, none.
+        """Take the processes that use CUDA off their GPUs, one after the other: all of them, or none (``CudaRefused``).
 
         Their GPU memory must fit into ``host_bytes``, the host memory that is available.
         """

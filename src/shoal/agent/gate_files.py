@@ -1,4 +1,4 @@
-"""The files by which an agent holds runs at the gate: one holds a run while it exists, one is written by the run.
+"""The files by which an agent holds runs at the gate: one holds a run while it exists; the run writes one there.
 
 Removing a file works on a full disk too, so no run is held there for ever.
 """

@@ -10,7 +10,7 @@ from shoal.agent.node_run import NodeRun
 from shoal.wire.messages import RunOrder
 
 GATE_SECONDS = 10.0
-"""Longest time for which a run that is to leave goes on until the next one has arrived at the gate."""
+"""Most seconds for which a run that is to leave continues until the next one has arrived at the gate."""
 
 
 def promised(runs: Iterable[NodeRun], order: RunOrder, devices: int) -> tuple[int, ...]:

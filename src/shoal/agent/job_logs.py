@@ -26,7 +26,7 @@ _BLOCK = 64 * 1024
 """Holes begin and end at multiples of this, which every common file system can free."""
 
 _POLL_SECONDS, _FAST_POLL_SECONDS = 0.05, 0.005
-"""Seconds between two looks at the logs; the shorter ones while a log grows fast."""
+"""Seconds between two checks of the logs; the shorter ones while a log grows fast."""
 
 _NOTE = re.compile(rb"\n\[shoal: ([\d,]+) bytes cut here\]\n")
 _MOST_NOTE_BYTES = 80

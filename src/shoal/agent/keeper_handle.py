@@ -183,7 +183,7 @@ class KeeperHandle:
         self._killed = False
         self._unread = b""
         self.cause = ""
-        """Why the keeper could not start the ranks, or could not go on."""
+        """Why the keeper could not start the ranks, or could not continue."""
         self.blameless = False
         """Whether that is the node's fault."""
         self.last: KeeperMessage | None = None

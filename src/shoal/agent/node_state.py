@@ -321,7 +321,7 @@ class NodeState:
         return [action for run in leavers if not gates.goes_on(runs, run) for action in self._stop(run, "")]
 
     def _has_predecessor(self, run: NodeRun) -> bool:
-        """Return whether an earlier incarnation of the job is here, not to be joined: both write one checkpoint."""
+        """Return whether an earlier incarnation that the run does not join is here: both would write one checkpoint."""
         return any(
             other.order.job == run.order.job
             and other.phase not in (RunPhase.WAITING, RunPhase.ENDED)

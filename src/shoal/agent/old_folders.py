@@ -22,7 +22,7 @@ _REPORTS = 3
 class OldFolders:
     """Finds folders of logs and jobs on a node that have not changed for as long as ended jobs are kept.
 
-    A job that waits or runs elsewhere may have one too: only what the orders say to forget is removed.
+    A job that waits or runs elsewhere may have one too: only folders that the orders name are removed.
     """
 
     workspace: Workspace

@@ -277,7 +277,7 @@ class AgentSessions:
                 session.end(status)
 
     def run_over(self, key: Key) -> None:
-        """Note that no process of a run is left; the log gets what its terminal showed if no session took that."""
+        """Note that no process of a run is left; the log gets its terminal's output if no session has received that."""
         for session in self._sessions.values():
             if (session.order.job, session.order.incarnation) == key:
                 session.end(None, "its run has ended")

@@ -47,7 +47,7 @@ Send = Callable[[Any, int], None]
 
 
 class Suspender:
-    """A suspender as its keeper controls it."""
+    """The keeper's handle on its suspender."""
 
     def __init__(self, pid: int, orders: int, answers: int) -> None:
         self.pid = pid
@@ -102,7 +102,7 @@ class RunSuspension:
             self._poll.register(self._suspender.fileno(), select.POLLIN)
 
     def answers(self, *, done: bool) -> list[bytes]:
-        """Return the lines that report to the agent what the suspender did.
+        """Return the lines that report the suspender's actions to the agent.
 
         If the suspender has ended, nothing can resume the processes: they are killed, unless the run is ``done``.
         """

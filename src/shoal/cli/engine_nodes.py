@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from shoal.provider.protocol import Provider
 
 _LOOK_SECONDS = 2.0
-"""Seconds between two looks at an engine that has no nodes yet."""
+"""Seconds between two queries of an engine that has no nodes yet."""
 
 
 def engine_cluster(

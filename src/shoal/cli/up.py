@@ -324,7 +324,7 @@ def _check_local_size(cluster: str, field: str) -> None:
 
 
 def _wait_for_agents(control_plane: "ControlPlane", tender: "Tender", stop: "_StopSignal") -> list[str]:
-    """Start the agents and wait until all have connected, for some seconds; return the nodes of the others."""
+    """Start the agents and wait some seconds for all to connect; return the nodes whose agents have not."""
     deadline = time.monotonic() + _CONNECT_SECONDS
     while True:
         tender.tick()

@@ -48,7 +48,7 @@ class IntRow:
 
 
 class Saves:
-    """Values of ``Columns.saves``: what is known of a job's checkpoints."""
+    """Values of ``Columns.saves``: whether a job is known to save checkpoints."""
 
     UNKNOWN, ONCE, WHEN_WARNED = range(3)
 
@@ -103,7 +103,7 @@ class _LiveRows(Generic[_A]):
         return other
 
     def replace(self, row: int, column: _A) -> None:
-        """Show this column as a row."""
+        """Use this column in place of a row of the block."""
         self._columns[row] = sealed(column)
 
     def secure(self) -> None:

@@ -215,7 +215,7 @@ class Verdicts(Mapping[JobId, Verdict]):
         )
 
     def overruled(self, changes: Mapping[int, Verdict]) -> "Verdicts":
-        """The same verdicts, except for these positions."""
+        """Return these verdicts with others at the given positions."""
         if not changes:
             return self
         changed = copy(self)

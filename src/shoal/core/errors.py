@@ -1,7 +1,7 @@
 """Errors that users read: each names the field, the value and the way out::
 
 ShoalError
-├── InputError      something a person wrote is wrong: exit code 2
+├── InputError      a user's input is wrong: exit code 2
 ├── JournalError    a journal is not what it claims to be: exit code 2
 └── PolicyError     a policy broke its contract: exit code 2
 """

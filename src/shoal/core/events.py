@@ -308,7 +308,7 @@ class HoldLifted:
 
 @dataclass(frozen=True, slots=True)
 class JobRequeued:
-    """The job's owner had this run stopped; the job waits again once ``JobStopped`` tells that it has ended."""
+    """The job's owner had this run stopped; the job waits again once ``JobStopped`` reports that it has ended."""
 
     at: Seconds
     job: JobNumber
@@ -321,7 +321,7 @@ class JobRequeued:
 class TimeLimitReached:
     """A run of the job lasted as long as its time limit, in seconds.
 
-    The job holds its GPUs, and no policy sees it, until ``JobCancelled`` tells that it has failed and its run has
+    The job holds its GPUs, and no policy sees it, until ``JobCancelled`` reports that it has failed and its run has
     ended; ``ends_by`` is when its grace has passed.
     """
 

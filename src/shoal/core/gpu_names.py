@@ -1,4 +1,4 @@
-"""Kinds of GPU from the names that NVIDIA's software has for them."""
+"""Kinds of GPU from NVIDIA's names for them."""
 
 _NOT_A_MODEL = {"nvidia", "tesla", "quadro", "geforce", "graphics", "generation", "laptop", "gpu", "device"}
 _FAMILIES = {"rtx", "gtx", "titan"}

@@ -1,4 +1,4 @@
-"""The protocols of the ring: what the loop requires of each exchangeable part.
+"""The protocols of the ring: the methods that the loop requires of each exchangeable part.
 
 The loop asks a ``Backend`` for events, records them in a ``Journal``, freezes a snapshot whose ``perf`` is a
 ``PerfModel``, and passes it through a ``Policy``, a ``Placer`` and a ``MovePlanner`` to commands for the backend.

@@ -17,7 +17,7 @@ ADAPTIVE = BatchSetting(0)
 
 
 class Conditions(Value, frozen=True):
-    """What a job waits for before its first start, beside GPUs.
+    """Conditions of a job's first start, beside free GPUs.
 
     ``after`` holds (id of an earlier job, when): ``ok`` once that job has completed, ``notok`` once it has failed or
     was cancelled, ``any`` once it has ended, ``start`` once it has started. ``begin`` is the earliest start. With

@@ -13,8 +13,8 @@ from shoal.core.units import JobNumber
 class PredictedWork:
     """Work left of the live jobs, by position in the snapshot, in the unit of each job's own work.
 
-    ``low``, ``median`` and ``high`` are the 10th, 50th and 90th percentile, given what the job has done. NaN for a job
-    that declares its work and for one without any history.
+    ``low``, ``median`` and ``high`` are the 10th, 50th and 90th percentile, given the work the job has done. NaN for a
+    job that declares its work and for one without any history.
     """
 
     mean: Floats

@@ -48,14 +48,14 @@ class LogPrinter:
         self._coloured = False
 
     def feed(self, text: str) -> str:
-        """Return what can be printed of the output so far; an unfinished sequence is held back."""
+        """Return the output so far that can be printed; an unfinished sequence is held back."""
         text = self._held + text
         unfinished = _UNFINISHED.search(text)
         self._held = unfinished[0] if unfinished else ""
         return _PIECES.sub(self._piece, text[: len(text) - len(self._held)])
 
     def finish(self) -> str:
-        """Return what was held back, and a reset of the colour if one was set."""
+        """Return the output held back, and a reset of the colour if one was set."""
         held, self._held = self._held, ""
         reset, self._coloured = _RESET if self._coloured else "", False
         return "".join("\n" if char == "\r" else printable(char) for char in held) + reset

@@ -38,7 +38,7 @@ NEVER_STOPPED = PREEMPTIBLE.index("no")
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A predicted rate: its value, what it is based on, and its standard deviation as a fraction of the value."""
+    """A predicted rate: its value, its basis, and its standard deviation as a fraction of the value."""
 
     value: float
     basis: str
@@ -258,7 +258,7 @@ class Snapshot:
     quotas: Mapping[TenantId, Quota] = field(default_factory=dict)
     """By tenant, its quota; the ring enforces it on the verdicts of every policy."""
     suspensions: Suspensions = NO_SUSPENSIONS
-    """The suspended runs, each bound to its node, and what nodes can suspend."""
+    """The suspended runs, each bound to its node, and the limits of nodes on suspended runs."""
     overran: str | None = None
     """How the policy overran its time at this decision; it is not asked again, and every job keeps its placement."""
     ending: Mapping[int, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Jobs that wait for conditions, and what follows from events: which of them may start, and which never can.
+"""Jobs that wait for conditions; after each event, which of them may start, and which never can.
 
 Both backends keep one `WaitingJobs` and turn its answers into ``JobReleased`` and ``JobCancelled``. Nothing here reads
 a clock: the caller says when a job's timer has run out. Jobs without conditions cost nothing.
@@ -19,7 +19,7 @@ UNKNOWN_END = "ended too long ago to know how"
 
 @dataclass(slots=True)
 class JobWait:
-    """What one job still waits for: the ends or starts of other jobs, a timer, its owner, a place in its array."""
+    """Open conditions of one job: ends or starts of other jobs, a timer, its owner, a place in its array."""
 
     after: dict[JobId, str] = field(default_factory=dict)
     timer: bool = False

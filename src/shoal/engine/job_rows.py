@@ -79,7 +79,7 @@ class JobRows:
         return columns
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy is made of: all but the memory views, which are those of the copy's own blocks."""
+        """Return the state of a copy: all but the memory views, which a copy makes of its own blocks."""
         lists = ("_speeds", "_declared")
         return {name: v for name, v in vars(self).items() if not isinstance(v, memoryview) and name not in lists}
 

@@ -170,7 +170,7 @@ class _Grants:
     """The jobs with grants, in the order in which they lose them: those that do not run yet, those that may be stopped,
     and of equals the last ones first."""
     surplus: dict[int, int] = field(default_factory=dict)
-    """By kind, GPUs that were taken back beyond what was needed."""
+    """By kind, GPUs that were taken back beyond those needed."""
 
     def __post_init__(self) -> None:
         self.gpus, self.owner = self.verdicts.gpus.tolist(), _tenants(self.snapshot)

@@ -1,4 +1,4 @@
-"""What runs show about speeds: measurements, kinds of GPU that a job keeps crashing on, and pairs that do not fit."""
+"""Findings of runs on speeds: measurements, kinds of GPU that a job keeps crashing on, and pairs that do not fit."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Suspension inside the ring: what commands and events change, which leaving jobs are suspended, where they return."""
+"""Suspension inside the ring: folds of commands and events, the leaving jobs that are suspended, and their return."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -23,8 +23,8 @@ _STARTING, _RUNNING, _SUSPENDED = int(JobState.STARTING), int(JobState.RUNNING),
 def to_suspend(snapshot: Snapshot, leaving: Iterable[int]) -> set[int]:
     """Return which of the jobs that leave their seats are suspended and not stopped, by position.
 
-    Those whose stop would lose work, first those that may not be stopped, if their node suspends runs and has the host
-    memory: as much as they held when they were last suspended, for a first time any.
+    They are jobs whose stop would lose work, first those that may not be stopped. Their node must suspend runs and have
+    free the host memory that they held when they were last suspended; for a first time any amount suffices.
     """
     suspensions, columns = snapshot.suspensions, snapshot.columns
     if not suspensions.nodes:

@@ -46,7 +46,7 @@ class MadeAgain:
 
     @property
     def difference(self) -> str:
-        """What differs from the journal; empty if nothing does."""
+        """The difference from the journal in words; empty if there is none."""
         found = self.judgement.record()
         if found == self.written:
             return ""

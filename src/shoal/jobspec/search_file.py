@@ -214,7 +214,7 @@ def _located(where: str, lines: Mapping[str, int]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Space:
-    """The settings of all trials; ``ranges`` is what they were drawn from, None if they were listed."""
+    """The settings of all trials; ``ranges`` are those they were drawn from, None if they were listed."""
 
     settings: tuple[Setting, ...]
     names: tuple[str, ...]

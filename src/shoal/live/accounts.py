@@ -59,7 +59,7 @@ class Account:
     crashes: Crashes = NO_CRASHES
     cause: str = ""
     held_after: str = ""
-    """What it is held back for, such as "crashed 2 times in a row", or why a failed job is not tried again."""
+    """Why it is held back, such as "crashed 2 times in a row", or why a failed job is not tried again."""
     held_until: Seconds = inf
     held_by: str = ""
     """The person who holds it, since ``held_since``; empty if none does."""
@@ -106,7 +106,7 @@ class Account:
         return self.done + self.rate * max(0.0, now - self.done_at)
 
     def stop_cost(self, now: Seconds) -> str:
-        """Return a sentence part on what a stop of the running job would lose; empty if it does not run."""
+        """Return a sentence part on the work that a stop of the running job would lose; empty if it does not run."""
         if self.placement is None or self.state is JobState.STOPPING:
             return ""
         if self.spec.preemptible == "no":

@@ -36,7 +36,7 @@ class Admission:
     roots: Sequence[str] = ()
     max_grace: Seconds = MAX_GRACE
     abilities: Abilities = field(default_factory=Abilities)
-    """What the engine can do whose allocations the jobs run in."""
+    """Abilities of the engine in whose allocations the jobs run."""
     notices: NoticeTargets = field(default_factory=NoticeTargets)
     """Where notices of the ends of jobs may be sent."""
 

@@ -59,13 +59,13 @@ class AgentStatus:
     quiet_at: Seconds = -inf
     """When a run without grace was gone after it was lost; others are gone when their own grace has passed too."""
     steady: dict[RunKey, RunReport] = field(default_factory=dict)
-    """Its last reports of runs that were up, without what is judged again as time passes."""
+    """Its last reports of runs that were up, without fields that are judged again as time passes."""
     orders: AgentOrders | None = None
-    """Its orders, until they or what it reports change."""
+    """Its orders, until they or its reports change."""
     look_at: Seconds = inf
-    """When the agent of a node is to be looked at again."""
+    """When the agent of a node is to be checked again."""
     settled_at: Seconds = -inf
-    """When its runs were last looked at after it was lost."""
+    """When its runs were last checked after it was lost."""
     gangs: dict[tuple[JobNumber, int], Gang] = field(default_factory=dict)
     strays: frozenset[JobNumber] = frozenset()
     """Jobs with processes on the node that no order names; the agent is ending them."""
@@ -187,6 +187,6 @@ def alone(agents: Iterable[AgentStatus], job: LiveJob, gang: Gang, now: Seconds)
 
 
 def unrunnable(agents: Agents, nodes: Sequence[Node], job: LiveJob, node: int) -> bool:
-    """Return whether a job that a node could not start has failed: others run there, or no other node is left."""
+    """Return whether a job that a node could not start fails: other jobs run there, or no other node is left."""
     up = {index: nodes[index] for index, state in enumerate(agents.nodes) if state.up and index != node}
     return any(g.started and not g.over for g in agents.nodes[node].gangs.values()) or not job.can_start_on(up)

@@ -62,7 +62,7 @@ class AgentWaits:
     touched: set[AgentKey] = field(default_factory=set)
     """The agents whose orders changed since ``take_touched``."""
     _unclear: set[int] = field(default_factory=set)
-    """Nodes that have not reported yet, or have processes of which no order speaks; may hold others."""
+    """Nodes that have not reported yet, or have processes that no order names; may hold others."""
     _heap: list[tuple[Seconds, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -46,7 +46,7 @@ from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAn
 _T = TypeVar("_T")
 
 LEASE: Seconds = 20.0
-"""Seconds a job may go on without contact between its agent and the control plane."""
+"""Seconds a job may continue without contact between its agent and the control plane."""
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class LiveBackend(Backend):
     home: Path | None = None
     """The control plane's home; in native mode the logs of runs that have ended are read there."""
     machines: dict[int, Machine] = field(default_factory=dict)
-    """By index of a node, what its agent said about its CPUs and memory when it connected."""
+    """By index of a node, its CPUs and memory as its agent reported them when it connected."""
     _runs: RunRegistry = field(init=False)
     _silence: Silence = field(init=False)
     _lock: Condition = field(default_factory=Condition)

@@ -56,7 +56,7 @@ class CodeStore:
             return CodeStatus(part.stat().st_size if part.exists() else 0, False)
 
     def receive(self, tenant: TenantId, digest: str, piece: CodePart) -> CodeStatus:
-        """Append a part at the end of what is there; the last part completes the archive if its digest is right."""
+        """Append a part to the bytes that are there; the last part completes the archive if its digest is right."""
         whole, part = self._paths(tenant, digest)
         if len(piece.data) > MOST_PART_BYTES or piece.offset + len(piece.data) > min(piece.size, MOST_CODE_BYTES):
             raise InputError("size", piece.size, f"an archive has at most {MOST_CODE_BYTES / 1e6:,.0f} MB")

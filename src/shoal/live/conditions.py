@@ -34,7 +34,7 @@ class Resolver:
     """The jobs of this request admitted so far, by tenant and name."""
 
     def admitted(self, job: tuple[JobSpec, Launch], wanted: Submission) -> tuple[JobSpec, Launch]:
-        """Return an admitted job with what it waits for.
+        """Return an admitted job with its conditions.
 
         Dependencies that hold already are left out; one that can never hold is refused.
         """

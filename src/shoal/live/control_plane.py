@@ -98,7 +98,7 @@ class ControlPlane:
     _lock: threading.RLock = field(init=False)
     """Guards the accounts."""
     engine_note: Callable[[str], str] = lambda _: ""
-    """Returns what the engine of a provider says about a node; empty if nothing."""
+    """Returns the engine's note on a node of a provider; empty if there is none."""
     engine_lines: Callable[[Account], tuple[list[str], str]] = lambda _: ([], "")
     """Returns a line on each allocation of a job, and what of them keeps it from starting; empty if nothing."""
     members: Members = field(init=False)

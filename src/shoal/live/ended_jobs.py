@@ -80,7 +80,7 @@ class EndedJobs:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Make what is written within it durable, all or nothing."""
+        """Make the writes within the context durable, all or none."""
         with self._lock:
             self._connection.execute("BEGIN")
             try:

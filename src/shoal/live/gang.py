@@ -1,4 +1,4 @@
-"""One incarnation of a job on its nodes: what each node reported, how it ended, and the orders for its nodes.
+"""One incarnation of a job on its nodes: the nodes' reports, its end, and the orders for its nodes.
 
 Pure bookkeeping: reports go in, orders and outcomes come out; no clock is read and nothing is sent. All ranks start or
 none: no node is ordered to start before every node is ready, and the first rank that fails ends the incarnation.
@@ -147,7 +147,7 @@ class Gang:
     gate: bool = False
     """Whether its job waits at the gate, so that it can be started before its GPUs are free."""
     yields: bool = False
-    """Whether it may go on until the run that gets its GPUs is at the gate."""
+    """Whether it may continue until the run that gets its GPUs is at the gate."""
     own_seats: Seats = ()
     """The seats on which it starts ranks: all except those of ranks it takes over."""
     _orders: dict[int, tuple[tuple[object, ...], RunOrder]] = field(default_factory=dict)
@@ -316,7 +316,7 @@ class Gang:
         return None
 
     def _elastic_end(self, workers: ElasticWorkers, nodes: Sequence[Node]) -> RunEnd | None:
-        """Return the end of a chain; a rank's failure ends it only if the others cannot go on."""
+        """Return the end of a chain; a rank's failure ends it only if the others cannot continue."""
         for gang, node, part in self._active_parts():
             if end := gang._part_end(node, part, nodes[node].name):
                 return end

@@ -34,7 +34,7 @@ class HeldJobs:
         self.waiting.add(number, job.spec, self._state, timer=begin is not None, hold=job.on_hold)
 
     def resume(self, releases: dict[JobNumber, Seconds], limits: dict[JobNumber, Seconds]) -> None:
-        """Resume what the jobs of the table waited for at a journal's end."""
+        """Restore the conditions and holds that the jobs of the table had at a journal's end."""
         self.releases, self.limits = Timers(releases), Timers(limits)
         self._numbers = {job.spec.id: number for number, job in self.jobs.items()}
         for number, job in self.jobs.items():

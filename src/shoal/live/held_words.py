@@ -11,7 +11,7 @@ _MOST_NAMED = 3
 
 
 def why_held(account: Account, accounts: Accounts, words: ClockWords) -> str:
-    """Return a sentence on what a held job waits for."""
+    """Return a sentence on the conditions a held job waits for."""
     parts = []
     if account.held_by:
         parts.append(f"held by {account.held_by} since {ClockWords(words.epoch).at(account.held_since)}")

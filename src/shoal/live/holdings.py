@@ -17,11 +17,11 @@ class Holdings:
     placed: list[tuple[Account, Placement]]
     suspended: list[tuple[Account, Placement]]
     past: list[SeatSpan]
-    """What jobs have held, in the order of its ends."""
+    """The seats that jobs have held, in the order of the times they left them."""
 
     @classmethod
     def of(cls, accounts: Accounts) -> "Holdings":
-        """Return what jobs hold now, and have held. The caller holds the control plane's lock."""
+        """Return the GPUs that jobs hold now, and held before. The caller holds the control plane's lock."""
         live = accounts.live.values()
         suspended = [(a, a.bound) for a in live if a.state is JobState.SUSPENDED and a.bound is not None]
         placed = [(a, a.placement) for a in accounts.placed.values() if a.placement is not None]
@@ -60,7 +60,7 @@ class Holdings:
     def recent_use(self, nodes: Sequence[Node], now: Seconds) -> list[float]:
         """Return by index of a node the fraction of its GPUs' time that jobs held, in the hour before ``now``.
 
-        In less than an hour, if earlier holdings are not known any more.
+        If holdings of that hour were dropped, the fraction is that of the part still known.
         """
         since, past = recent_spans(self.past, now - RECENT_SECONDS)
         held, whole = [0.0] * len(nodes), max(now - since, 1.0)

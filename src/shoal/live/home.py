@@ -65,7 +65,7 @@ class Settings:
     history: Path | None = None
     """A file of earlier runs, from which lengths are predicted; it is imported into the journal once."""
     abilities: Abilities = field(default_factory=Abilities)
-    """What the engine can do whose allocations the jobs run in."""
+    """Abilities of the engine in whose allocations the jobs run."""
     notices: NoticeTargets = field(default_factory=NoticeTargets)
     """Where notices of the ends of jobs may be sent."""
 

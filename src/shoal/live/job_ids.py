@@ -18,7 +18,7 @@ class JobIds:
     """Gives identifiers that no job has; the caller holds the control plane's lock."""
 
     _given: dict[JobId, None] = field(default_factory=dict)
-    """Those whose jobs were not in the accounts when that was last looked at: submitted now, or refused."""
+    """Those whose jobs were not in the accounts at the last check: submitted since, or refused."""
     _look_at: int = _FIRST_LOOK
 
     def new(self, name: str, taken: Callable[[JobId], bool]) -> JobId:

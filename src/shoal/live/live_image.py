@@ -1,4 +1,4 @@
-"""Images of the live side of a control plane: the accounts of live jobs, totals, and what the backend resumes."""
+"""Images of the live side of a control plane: the accounts of live jobs, totals, and the runs to resume."""
 
 import zlib
 from collections.abc import Mapping

@@ -88,7 +88,7 @@ class LiveJob:
         return events.JobStarted(now, gang.job, gang.incarnation, gang.tracker.rate, gang.progress)
 
     def note_session(self, gang: Gang) -> None:
-        """Note what a gang's trainer library reported of the job itself."""
+        """Note the report of a gang's trainer library on the job itself."""
         if gang.session is not None:
             self.waits_at_gate = gang.session.gate
 
@@ -154,7 +154,7 @@ class LiveJob:
         return max(0.0, self.progress_now(gang, now) - self.progress_after(gang, End.STOPPED, now))
 
     def progress_after(self, gang: Gang, end: End, now: Seconds) -> float:
-        """Return the progress that a gang leaves at its end: what it saved, else all of it if it ended in order.
+        """Return the progress that a gang leaves at its end: the saved part, or all of it if the run ended in order.
 
         Progress that was not reported is estimated from time and rate.
         """

@@ -28,7 +28,7 @@ def check_fits(
 ) -> None:
     """Raise ``InputError`` if no node of the job's kinds has the CPUs or the memory that one rank or node needs.
 
-    As long as a node has not connected, what it has is not known, and nothing is refused.
+    As long as a node has not connected, its CPUs and memory are not known, and no job is refused.
     """
     if wanted.cpus is None and wanted.memory is None:
         return

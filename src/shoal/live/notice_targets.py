@@ -16,7 +16,7 @@ _MAIL = "mail:"
 class NoticeTargets:
     """Allowed targets: ``HOST`` on the usual ports, ``HOST:PORT``, or ``@DOMAIN`` for mail by the server ``smtp``.
 
-    The control plane may reach what its users cannot, so nothing is allowed unless the operator names it.
+    The control plane may reach hosts that its users cannot, so only those that the operator names are allowed.
     """
 
     allowed: tuple[str, ...] = ()

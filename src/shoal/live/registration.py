@@ -1,4 +1,4 @@
-"""Registration of agents: what changes with an agent's hello. Bookkeeping; the caller holds the backend's lock."""
+"""Registration of agents by their hellos. Bookkeeping; the caller holds the backend's lock."""
 
 import logging
 import secrets

@@ -12,7 +12,7 @@ INTERVAL: Seconds = 60.0
 
 @dataclass(slots=True)
 class SaveTracker:
-    """What a job has saved and which part of that was sent to the ring, for one ``incarnation`` at a time."""
+    """The progress that a job saved, and the part of it sent to the ring, for one ``incarnation`` at a time."""
 
     incarnation: int = 0
     saved: float = 0.0

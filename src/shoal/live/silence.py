@@ -12,7 +12,7 @@ MARGIN: Seconds = 2.0
 """Seconds to kill ranks, added to lease and grace before a node counts as lost."""
 
 _LOOK_AGAIN: Seconds = 1.0
-"""Seconds between two looks at a silent node whose runs are within their grace."""
+"""Seconds between two checks of a silent node whose runs are within their grace."""
 
 
 @dataclass(slots=True)

@@ -99,5 +99,5 @@ def _held(gang: Gang, node: int) -> int:
 
 
 def ability_event(index: int, ability: SuspensionAbility, now: Seconds) -> SuspensionReported:
-    """Return the event of what a node's agent reported when it registered."""
+    """Return the event of the ability to suspend that a node's agent reported when it registered."""
     return SuspensionReported(now, index, ability.how, ability.memory, ability.most_gpus, ability.why_not)

@@ -29,13 +29,13 @@ from shoal.wire.messages import NewNode
 log = logging.getLogger(__name__)
 
 PERIOD: Seconds = 3.0
-"""Seconds between two looks at the engine."""
+"""Seconds between two queries of the engine."""
 
 PATIENCE: Seconds = 300.0
 """Seconds for which the allocations of a run may wait in the engine's queue before all of them are withdrawn."""
 
 _NATIVE_PERIOD: Seconds = 1.0
-"""The same while an allocation of a run has not begun."""
+"""Seconds between two queries of the engine while an allocation of a run has not begun."""
 
 _ASK_PERIOD: Seconds = 30.0
 """Seconds between two wishes for more nodes."""
@@ -152,7 +152,7 @@ class Tender:
                 self.provider.ask(wished)
 
     def _cut(self, call: AgentCall) -> AgentCall:
-        """Let an agent whose allocation the engine ends kill its runs before the engine does."""
+        """Return the call with which an agent kills its runs before the engine ends its allocation."""
         longest = self.provider.abilities.longest_grace
         return call if longest is None else AgentCall((*call.arguments, "--longest-grace", f"{longest:g}"), call.token)
 
@@ -167,7 +167,7 @@ class Tender:
                     self._refused[site.name] = str(error)
 
     def _follow_drains(self) -> None:
-        """Drain the nodes that the engine drains, and resume those when it does."""
+        """Drain the nodes that the engine drains, and resume them when the engine does."""
         names, mark = self.plane.backend.topology.nodes, f"{self.name}: "
         drained = {names[index].name: reason for index, reason in self.plane.scheduler.state.nodes.drained.items()}
         for node in self.plane.members.present.nodes:
@@ -229,7 +229,7 @@ class Tender:
             self.plane.backend.look(end)
 
     def lines(self, account: Account) -> tuple[list[str], str]:
-        """Return a line on each allocation that a job has, and what keeps its run from starting, if anything does."""
+        """Return a line on each allocation of a job, and one on the cause that keeps its run from starting, if any."""
         nodes, found, waits = self.plane.backend.topology.nodes, [], []
         for incarnation, placement in account.placements.items() if self.native else ((0, account.placement),):
             for node in [] if placement is None else placement.nodes:

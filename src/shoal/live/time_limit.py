@@ -15,7 +15,7 @@ from shoal.engine.guard import TooSlow
 _T = TypeVar("_T")
 
 _INTERVAL = 0.25
-"""Seconds between two looks at the CPU time of a call."""
+"""Seconds between two checks of the CPU time of a call."""
 
 _DELIVERY = 1000
 """Milliseconds to wait for an interruption that was raised just as the call ended."""

@@ -38,7 +38,7 @@ _OWN_REMEDY = {
     RETURNED.code: "it would start when the other tenant no longer needs what is guaranteed to it",
     SET_ASIDE.code: "`shoal cancel` ends it; submit it again with other values",
 }
-"""By reason code, what would let the job run, where GPUs that come free are not enough."""
+"""By reason code, a hint on how to let the job run, where GPUs that come free are not enough."""
 
 BID = "bid for a GPU over the price"
 """Name of the number in a reason that is a job's bid."""
@@ -196,7 +196,7 @@ class ClusterViews:
     forecast_age: Seconds = 0.0
     """Seconds since ``forecasts`` were made."""
     engine_note: Callable[[str], str] = lambda _: ""
-    """Returns what the engine of a provider says about a node."""
+    """Returns the engine's note on a node of a provider; empty if there is none."""
     _censored: dict[str, str] = field(default_factory=dict)
 
     def jobs(self, listed: Sequence[Listed]) -> list[JobRow]:

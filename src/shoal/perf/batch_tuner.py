@@ -235,7 +235,7 @@ class BatchTuner:
         return True
 
     def _surprised(self, at: JobGpus, local: int, times: StepSeconds) -> bool:
-        """Whether the fit covers fewer GPUs or nodes than these, or predicts other times."""
+        """Whether the fit covers fewer GPUs or nodes than the present ones, or predicts times unlike those measured."""
         fit = self.fits.get(at.kind)
         if fit is None or fit.gpus < at.gpus or fit.nodes < at.nodes:
             return True

@@ -58,8 +58,8 @@ _MOST_ROUNDS = 40
 class Observation:
     """Mean times with ``local`` samples of a pass on each GPU.
 
-    ``pass_seconds`` is a pass that is not synchronised, ``step_seconds`` one that is, with its synchronisation: the
-    whole step without accumulation, or its last pass with.
+    ``pass_seconds`` are those of a pass without synchronisation. ``step_seconds`` are those of a pass with its
+    synchronisation: the last pass of a step with accumulation, the whole step without.
     """
 
     gpus: int

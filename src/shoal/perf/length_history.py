@@ -43,7 +43,7 @@ from shoal.perf.length_table import (
 )
 
 TRUST, SHRINKAGE = 0.6, 2.0
-"""A key with n runs counts TRUST · n / (n + SHRINKAGE) of what the more specific keys leave."""
+"""A key with n runs gets TRUST · n / (n + SHRINKAGE) of the weight that the more specific keys leave."""
 
 MOST_KEYS = 20_000
 """Keys kept; the one that was added to longest ago is dropped."""
@@ -355,7 +355,7 @@ class LengthHistory:
         )
 
     def restored(self, image: LengthImage) -> "LengthHistory":
-        """Return a history like this one with what an image has; predictions use all its runs."""
+        """Return a history like this one with the runs of an image; predictions use all of them."""
         history = LengthHistory(speeds_known=self.speeds_known)
         history.sources = image.sources
         history.merge(image.keys)

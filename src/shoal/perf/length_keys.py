@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 Key: TypeAlias = tuple[str, ...]
-"""What runs have in common: the name of a level, then values."""
+"""Properties that runs share: the name of a level, then values."""
 
 ALL: Key = ("all",)
 

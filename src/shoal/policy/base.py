@@ -34,7 +34,7 @@ MIGRATION = MigrationTuning()
 
 _NONE: Indices = np.empty(0, dtype=np.intp)
 _PART = 32
-"""Jobs of a line that are served one by one before the rest of it is looked at again."""
+"""Jobs of a line that are served one by one before the rest of it is filtered again."""
 
 
 class Served(Value, frozen=True):

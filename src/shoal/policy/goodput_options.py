@@ -96,10 +96,10 @@ def goodput_options(
 ) -> GoodputOptions:
     """The options of every live job.
 
-    With ``memory`` a job of a declared model starts from what earlier jobs of it reported. Unless ``aware`` all kinds
-    count as fast as the one the job is on, or was measured on most. With ``every`` any number of GPUs on one node and
-    on several is an option, and not only those that pack well. With ``whole_share`` the fair share of a job is not
-    limited to twice the GPUs that the job was measured on.
+    With ``memory`` a job of a declared model starts from the reports of earlier jobs of that model. Unless ``aware``
+    all kinds count as fast as the one the job is on, or was measured on most. With ``every`` any number of GPUs on one
+    node and on several is an option, and not only those that pack well. With ``whole_share`` the fair share of a job is
+    not limited to twice the GPUs that the job was measured on.
     """
     specs, kinds = snapshot.specs, snapshot.cluster.kinds
     reports = {i: joined_report(snapshot, i, memory) for i, spec in enumerate(specs) if adapts(spec)}
@@ -127,7 +127,7 @@ def goodput_options(
 
 
 def joined_report(snapshot: Snapshot, i: int, memory: bool) -> GoodputReport | None:
-    """The report of the job's agent, with ``memory`` completed by what the state has kept of its model."""
+    """The report of the job's agent, with ``memory`` completed by the kept report on its model."""
     job = snapshot.jobs.at(i)
     own = snapshot.perf.goodput(job)
     model = job.spec.model

@@ -9,7 +9,7 @@ from shoal.core.spec_text import split_name
 from shoal.provider.protocol import Provider
 
 ProviderMaker = Callable[[str, Path], Provider]
-"""Takes the text ``key=value,…`` after the name, and the control plane's home; ``InputError`` for what it refuses."""
+"""Takes the text ``key=value,…`` after the name, and the control plane's home; ``InputError`` for values it refuses."""
 
 PROVIDERS = {
     "kubernetes": "shoal.provider.kubernetes",

@@ -76,7 +76,7 @@ class AdviceReport:
         }
 
     def sentences(self) -> list[str]:
-        """Findings: what would change, how good the baseline is, and what was idle or over-asked."""
+        """Sentences on the changes by policies, the accuracy of the baseline, and the GPU-hours idle or over-asked."""
         return [*finding_sentences(self.advice), *waste_sentences(self.waste)]
 
     def document(self) -> dict[str, Any]:

@@ -113,7 +113,7 @@ class Scenario:
         return self.knowledge or knowledge_of(self.policy, adapting=False)
 
     def resolved(self, jobs: Iterable[Job]) -> "Scenario":
-        """The same scenario with ``knowledge`` set: where it is None, to the policy's default for these jobs."""
+        """Return this scenario with ``knowledge`` set: where it is None, to the policy's default for these jobs."""
         if self.knowledge is not None:
             return self
         adapting = any(job.limits and not job.adaptation for job in jobs)

@@ -185,7 +185,7 @@ class BoundedProtocol(H11Protocol):
         self._expect_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
+        """Stop waiting for a request."""
         self._stop_timer()
         if self._report is not None and self._report.wait is not None:
             self._report.wait.end()

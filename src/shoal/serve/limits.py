@@ -37,8 +37,8 @@ class ServerLimits:
 
     A request's head must arrive within ``head_seconds`` of the connection or of the answer before, its body within
     ``body_seconds``. An address may have ``strangers`` connections that have shown no valid token, and ``callers`` that
-    have shown one. An agent may have ``agent_connections``, from any address. ``waiting`` requests of a tenant may wait
-    for their turn.
+    have shown a user's or an admin's. An agent may have ``agent_connections``, from any address. ``waiting`` requests
+    of a tenant may wait for their turn.
     """
 
     body_bytes: int = 2**20
@@ -83,7 +83,7 @@ class Buckets:
 
 
 class Places:
-    """Counts what callers have open at once: at most ``most`` in all and ``most_each`` of one caller."""
+    """Counts open requests or streams of callers: at most ``most`` in all and ``most_each`` of one caller."""
 
     def __init__(self, what: str, most: int, most_each: int) -> None:
         self._what, self._most, self._most_each = what, most, most_each

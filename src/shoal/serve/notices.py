@@ -31,7 +31,7 @@ _SENDERS = 4
 _TIMEOUT_SECONDS = 10.0
 _MOST_SENT = 20_000
 _GAP_SECONDS = 0.5
-"""Time between two looks at what ended: jobs end in bursts."""
+"""Seconds between two searches for ended jobs: jobs end in bursts."""
 
 
 class _Refused(Exception):

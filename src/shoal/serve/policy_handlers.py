@@ -14,7 +14,7 @@ async def policies(context: AppContext, call: Call) -> list[PolicyRow]:
 
 
 async def in_force(context: AppContext, call: Call) -> PolicyInForce:
-    """Return the policy that decides, and what a policy asked beside it would have done differently."""
+    """Return the policy that decides, and how the decisions of a shadow policy would have differed."""
     return context.control_plane.policies.in_force(context.control_plane.cluster().policy, call.holder.sees)
 
 

@@ -1,4 +1,4 @@
-"""Types of the route table: a route, the call a handler gets, and what handlers share."""
+"""Types of the route table: a route, the call a handler gets, and the objects that handlers share."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -103,11 +103,11 @@ Handler: TypeAlias = Callable[[AppContext, Call], Awaitable[object]]
 class Route:
     """One method of one path.
 
-    ``roles`` may call it; empty: anyone, without a token. The fields of ``query`` are the query parameters. What the
-    handler returns is sent as JSON; with another ``media`` it returns an ASGI application.
-    ``alive`` routes answer 503 once the loop has died. ``refusals`` are statuses beyond those every route has.
-    ``local`` routes also answer callers on the same machine without a token. Of a route with ``at_once``, this many
-    requests of one tenant are answered at a time; the others wait.
+    ``roles`` may call it; empty: anyone, without a token. The fields of ``query`` are the query parameters. The
+    handler's return value is sent as JSON; with another ``media`` it returns an ASGI application. ``alive`` routes
+    answer 503 once the loop has died. ``refusals`` are statuses beyond those every route has. ``local`` routes also
+    answer callers on the same machine without a token. Of a route with ``at_once``, this many requests of one tenant
+    are answered at a time; the others wait.
     """
 
     method: Literal["GET", "POST", "PATCH", "DELETE"]

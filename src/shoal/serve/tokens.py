@@ -4,7 +4,7 @@ A token is 256 random bits, so its plain SHA-256 cannot be inverted and needs no
 same time for a wrong token as for a right one. Every token expires. Tokens that ``shoal up`` lends to its own processes
 are in no file: they end with the process that issued them.
 
-While a control plane runs, time follows the monotonic clock. At a start it goes on from the time in the file: at most
+While a control plane runs, time follows the monotonic clock. At a start it continues from the time in the file: at most
 ``_MOST_STEP`` seconds are added, and none if the machine's clock was set back. So no token expires because a clock is
 years ahead.
 """

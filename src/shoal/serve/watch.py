@@ -1,4 +1,4 @@
-"""Server-sent events of what pages show: the rows that changed since the listener's last event."""
+"""Server-sent events for pages: the rows that changed since the listener's last event."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -70,7 +70,7 @@ def _web_file(name: str, plain: bytes) -> WebFile:
 
 @dataclass(frozen=True, slots=True)
 class WebPage:
-    """Answers browsers with the files of the page; other callers of ``/`` get what ``otherwise`` answers."""
+    """Answers browsers with the files of the page; other callers of ``/`` get the answer of ``otherwise``."""
 
     otherwise: ASGIApp
 

@@ -11,7 +11,7 @@ from shoal.core.units import Seconds
 
 
 class Happening(IntEnum):
-    """What is scheduled. The value is its priority among happenings of the same time: the least comes first."""
+    """A kind of scheduled event. The value is its priority among happenings of the same time: the least comes first."""
 
     STARTED = 0
     COMPLETED = 1

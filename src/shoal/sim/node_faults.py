@@ -17,7 +17,7 @@ SCRIPTED = {
     JobFault: Happening.CRASH_SCRIPTED,
     Straggler: Happening.STRAGGLER_SCRIPTED,
 }
-"""By type of a scripted fault, what is scheduled for it."""
+"""By type of a scripted fault, the happening scheduled for it."""
 
 
 @dataclass(slots=True)

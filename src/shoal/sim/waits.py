@@ -30,7 +30,7 @@ class SimulatedWaits:
         return inf if begin is None else begin
 
     def resume(self, job: int, standing: JobStart) -> None:
-        """Resume what a job waits for when the simulation begins; call it when all standings are known."""
+        """Restore a job's conditions when the simulation begins; call it when all standings are known."""
         spec, timer = self._specs[job], standing.since < inf
         if standing.state is JobState.HELD and spec.waits and not standing.incarnation:
             self._waiting.add(job, spec, self._state, timer=timer, hold=standing.on_hold, again=True)
@@ -55,7 +55,7 @@ class SimulatedWaits:
         self._waiting.ended(job, self._specs[job], state)
 
     def due(self, now: Seconds) -> list[Event]:
-        """Return the releases and cancellations that follow from what was noted."""
+        """Return the releases and cancellations that follow from the starts and ends noted."""
         events: list[Event] = []
         for job, cause in self._waiting.due():
             if cause:

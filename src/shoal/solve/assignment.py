@@ -48,7 +48,7 @@ def _forbidding(costs: Floats, finite: Flags) -> float:
 
 
 def completion_costs(lengths: Floats, ready: Floats, depth: int) -> Floats:
-    """The cost of each task at each (machine, place from the end): what it adds to the sum of completion times.
+    """The cost of each task at each (machine, place from the end): its addition to the sum of completion times.
 
     ``lengths`` is tasks × machines (infinite: cannot run there), ``ready`` when each machine is free, ``depth`` how
     many places a machine's queue has. Column c is machine c // depth, place c % depth + 1.

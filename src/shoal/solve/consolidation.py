@@ -127,8 +127,8 @@ def most_per_cost(places: Localities, prices: Floats, weights: Floats, floors: F
 def water_filled(places: Localities, path: Path, *, water_filling: bool = True) -> TimeShares:
     """The water-filled shares along the path; the objective is the path's, and every job must be able to run.
 
-    Without ``water_filling`` only the first stage is filled, and what is left goes where it adds most, each job counted
-    in its own top speed.
+    Without ``water_filling`` only the first stage is filled, and time left over goes where it adds most throughput,
+    each job counted in its own top speed.
     """
     activities = places.activities()
     rise = LevelRise(activities, path)

@@ -52,7 +52,7 @@ class PlainMenu:
         return self._chosen(left, self.capacity, tolerance)
 
     def unchanged(self, tolerance: float) -> dict[int, Option]:
-        """Choices by which every gang that may stay does; the others choose among the free units."""
+        """Choices in which every gang that may stay does so; the others choose among the free units."""
         free, waiting, stays = self.capacity.copy(), list[Sequence[Option]](), dict[int, Option]()
         for gang, options in enumerate(self.gangs):
             if options and options[0][3] == STAY:
@@ -175,7 +175,7 @@ class ArrayMenu:
         return MenuChoice(self._options(chosen.picks), chosen.bound, prices)
 
     def unchanged(self, tolerance: float) -> dict[int, Option]:
-        """Choices by which every gang that may stay does; the others choose among the free units."""
+        """Choices in which every gang that may stay does so; the others choose among the free units."""
         stays = np.isfinite(self.worth[:, STAY])
         worth = np.where(stays[:, None], -np.inf, self.worth)
         free = np.array(self.capacity, dtype=np.intp)

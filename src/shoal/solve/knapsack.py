@@ -154,7 +154,7 @@ def _exactly(
 
 
 def _pack_one(row: Indices, width: Indices, worth: Floats, options: Indices, seats: int, taken: Indices) -> None:
-    """Repack one kind in ``taken``; an option of a row that has one of another kind counts only what it adds."""
+    """Repack one kind in ``taken``; an option of a row that has one of another kind counts only the worth it adds."""
     held = taken[row[options]]
     elsewhere = (held >= 0) & (held != options)
     gain = worth[options] - np.where(elsewhere, worth[held], 0.0)

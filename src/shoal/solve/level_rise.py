@@ -24,10 +24,10 @@ _MOST_CUTS = 200
 
 
 class LevelRise:
-    """Water filling in progress: the program that decides what fits, each group's stop, and the levels reached.
+    """Water filling in progress: the program that checks levels, each group's stop, and the levels reached.
 
-    Levels, stops and ``top`` are those of one job of each group, and every group must be able to run. ``bound`` is what
-    the path's objective cannot exceed; ``solved`` is False where a program failed.
+    Levels, stops and ``top`` are those of one job of each group, and every group must be able to run. ``bound`` is an
+    upper bound on the path's objective; ``solved`` is False where a program failed.
     """
 
     def __init__(self, activities: Activities, path: Path) -> None:
@@ -59,7 +59,7 @@ class LevelRise:
     def fill(self, *, water_filling: bool) -> None:
         """Raise the levels in stages until no group can rise; without ``water_filling`` raise them once.
 
-        What one stage leaves goes where it adds most throughput, each job counted in its own top speed.
+        Time that one stage leaves goes where it adds most throughput, each job counted in its own top speed.
         """
         while self._stage() and water_filling:
             pass
@@ -67,7 +67,7 @@ class LevelRise:
             self._spend()
 
     def _stage(self) -> bool:
-        """Raise all levels as far as they fit and freeze the groups in the last cut; whether any was frozen."""
+        """Raise all levels as far as they fit and freeze the groups in the last cut; return whether any was frozen."""
         climb, cut, whole = self._path.climb(self._stop), np.zeros(len(self.top)), self.bound == np.inf
         tau = climb.top
         per_job = self._unit * self._activities.counts

@@ -53,7 +53,7 @@ def best_units(bids: Callable[[Indices, int], Floats], most: Int64s, budget: int
 
 
 _FIRST = 4
-"""Units of each bidder that are looked at first."""
+"""Units of each bidder that are evaluated first."""
 
 
 def _highest(worth: Floats, count: int) -> Flags:

@@ -17,7 +17,7 @@ import numpy as np
 from shoal.core.arrays import Floats
 
 EXPONENT = 0.5
-"""The a of speed-ups like k^a: between what chatbots and image models do."""
+"""The a of speed-ups like k^a: between those of language models and of image models."""
 
 AHEAD = 5.0
 """Ranks left empty below the largest job."""

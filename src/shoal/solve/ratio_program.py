@@ -80,7 +80,7 @@ class RatioSolution:
 
 
 def best_ratio(activities: Activities, held: Floored, gain: Floats, cost: Floats) -> RatioSolution:
-    """The amounts of the largest Σ gain / Σ cost that keep what ``held`` keeps, and of those with the most gain."""
+    """The amounts of the largest Σ gain / Σ cost that keep the floors of ``held``, and of those with the most gain."""
     if not activities.size:
         return RatioSolution(
             np.zeros(0), 0.0, 0.0, np.zeros(len(activities.counts) + len(activities.capacity)), held.feasible

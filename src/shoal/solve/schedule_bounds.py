@@ -103,7 +103,8 @@ class CompletionBound:
 class MakespanBound:
     """No schedule ends all jobs in less than ``seconds`` from the first release.
 
-    What is released at ``since`` or later has this much work at the prices ``kinds``; or, with no prices, one job does.
+    The jobs released at ``since`` or later take ``seconds`` at the prices ``kinds``; or, with no prices, one job alone
+    does.
     """
 
     seconds: float
@@ -330,7 +331,7 @@ def _ascended(jobs: LeastTimes, slots: SlotPrices) -> tuple[SlotPrices, Floats]:
 
 
 def _dearest(jobs: LeastTimes, slots: SlotPrices) -> Floats:
-    """Return what each job's work would cost at the median price, as a start for the times."""
+    """Return the cost of each job's work at the median price, as a start for the times."""
     typical = np.median(slots.prices, axis=1)
     with np.errstate(invalid="ignore"):
         cost: Floats = np.where(np.isfinite(jobs.area), jobs.area * typical, np.inf).min(axis=1)

@@ -101,8 +101,8 @@ def shared_max_min(classes: JobClasses, demands: Floats, *, water_filling: bool 
 def shared_makespan(classes: JobClasses, steps: Floats) -> SharedShares:
     """The shares with the least makespan, max over jobs of steps / throughput; the bound is a lower one.
 
-    Jobs that can run nowhere are left out. What is left over goes where it adds most, as in `shared_max_min` without
-    ``water_filling``.
+    Jobs that can run nowhere are left out. Time left over goes where it adds most throughput, as in `shared_max_min`
+    without ``water_filling``.
     """
     found = shared_max_min(classes, checked_weights("steps", steps, len(classes.kinds)), water_filling=False)
     if found.status == "unsolved" or found.objective <= 0:
@@ -113,8 +113,8 @@ def shared_makespan(classes: JobClasses, steps: Floats) -> SharedShares:
 def shared_finish_time(classes: JobClasses, steps: Floats, elapsed: Floats, alone: Floats) -> SharedShares:
     """The shares with the least worst ρ = (elapsed + steps / throughput) / alone; the objective is one over it.
 
-    ``alone`` is the seconds a job takes on its own n-th part. What is left over goes where it adds most, each job
-    counted in its own top speed. Every job must be able to run.
+    ``alone`` is the seconds a job takes on its own n-th part. Time left over goes where it adds most throughput, each
+    job counted in its own top speed. Every job must be able to run.
     """
     count = len(classes.kinds)
     for field, values in (("steps", steps), ("alone", alone)):

@@ -230,7 +230,7 @@ def _last_record(connection: sqlite3.Connection) -> int:
 
 @dataclass(slots=True)
 class JournalFile:
-    """A reader of a journal file; after reading, ``cut`` says what was lost, or is None."""
+    """A reader of a journal file; after reading, ``cut`` is a sentence on the records lost, or None."""
 
     path: Path
     cut: str | None = None

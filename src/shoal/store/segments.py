@@ -42,7 +42,7 @@ def last_verdicts(journal: Path, job: JobNumber) -> list[tuple[Seconds, str]]:
 
 
 def switch(journal: SqliteJournal, base: Base, step: Callable[[str], None] = lambda _: None) -> bool:
-    """Close a journal's segment, move it to the archive, and go on in a new one that begins with ``base``.
+    """Close a journal's segment, move it to the archive, and continue in a new one that begins with ``base``.
 
     Return false, with nothing changed, if another process reads the journal now. ``step`` is called after each step.
     """

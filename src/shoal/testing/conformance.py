@@ -98,7 +98,7 @@ def check_gangs(moment: Snapshot, verdicts: Verdicts) -> None:
 
 
 def check_kinds(moment: Snapshot, verdicts: Verdicts) -> None:
-    """Check that grants of each kind, and in total, are within what is up; GPUs that two jobs share count once."""
+    """Check that grants of each kind, and in total, are within the GPUs up; those that two jobs share count once."""
     cluster = moment.cluster
     used = [0] * len(cluster.kinds)
     anywhere = 0

@@ -186,7 +186,7 @@ class ProviderStory:
 
 
 def run_story(make_engine: EngineMaker, folder: Path) -> dict[str, float]:
-    """Run the story; return the seconds that each step took. The caller ends what is left of the engine."""
+    """Run the story; return the seconds that each step took. The caller ends the engine."""
     engine = make_engine(folder)
     sites = [site for site in engine.provider.survey() if site.state == "up"][:2]
     cluster = topology_of(sites_as_nodes(sites), {})

@@ -2,7 +2,7 @@
 
 The variable ``SHOAL_GATE`` names a file of the agent's; the gate is closed as long as the file exists. A process waits
 at its first use of CUDA through PyTorch, or when its session opens, whichever comes first. Until then it imports torch
-and works on the processor; while it waits, it imports what its first step will need and reads its checkpoint.
+and works on the processor; while it waits, it imports the modules of its first step and reads its checkpoint.
 ``SHOAL_GATE=off`` in a job's environment opts out.
 """
 

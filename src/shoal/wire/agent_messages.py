@@ -60,7 +60,7 @@ class RankExit(Struct, frozen=True):
 
 
 class SessionReport(Struct, frozen=True, kw_only=True):
-    """What the trainer library inside a job reports; every field is optional.
+    """Report of the trainer library inside a job; every field is optional.
 
     ``rate`` is progress per second, in the unit of the job's work, at ``batch_size`` samples a step. ``profile`` is the
     job's goodput model, where it adapts its batch size itself. ``generation`` is the latest worker roster in whose
@@ -114,9 +114,9 @@ class RunReport(Struct, frozen=True, kw_only=True):
 
     ``cause`` says why it could not start, or why the agent ended it without an order; ``blameless`` marks a cause that
     is not the job's fault (its lease ran out), ``unstarted`` one that kept the ranks from being started. ``finished``:
-    every rank left unwarned with status 0. ``done`` and ``saved`` are the progress the job wrote, ``session`` what its
-    trainer library added. ``roster`` is the latest the agent acts on; with one, ``exits`` may arrive while other ranks
-    of the run continue.
+    every rank left unwarned with status 0. ``done`` and ``saved`` are the progress the job wrote, ``session`` the
+    report of its trainer library. ``roster`` is the latest the agent acts on; with one, ``exits`` may arrive while
+    other ranks of the run continue.
     """
 
     job: Natural

@@ -26,8 +26,8 @@ class DecisionRow(Struct, frozen=True, kw_only=True):
 class VerdictRow(Struct, frozen=True, kw_only=True):
     """A job in the snapshot of a decision, and its verdict.
 
-    ``state``, ``held``, ``kind`` and ``nodes`` are as the decision found them, ``granted`` and ``reason`` what it
-    decided. ``numbers`` has the reason's numbers by name.
+    ``state``, ``held``, ``kind`` and ``nodes`` are those before the decision, ``granted`` and ``reason`` its verdict.
+    ``numbers`` has the reason's numbers by name.
     """
 
     job: str

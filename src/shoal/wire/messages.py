@@ -264,7 +264,7 @@ class JobRow(Struct, frozen=True, kw_only=True):
     time: float | None = None
     """Seconds that one run may last."""
     bid: float | None = None
-    """What it bids for a GPU at the last decision, over the price, where the policy has one."""
+    """Its bid for a GPU at the last decision, divided by the price, where the policy has one."""
 
 
 class Moment(Struct, frozen=True, omit_defaults=True):
@@ -278,8 +278,9 @@ class Moment(Struct, frozen=True, omit_defaults=True):
 class JobDetail(Struct, frozen=True, kw_only=True):
     """Everything about one job. ``change`` is what would change its state soonest; empty where nothing is known.
 
-    ``stop`` states what a stop of a running job would lose; ``lost_gpu_seconds`` is what stops and crashes have lost.
-    ``exit_status`` is that of its last run: 0, or of the rank that failed first, negative for a signal.
+    ``stop`` states the work that a stop of a running job would lose; ``lost_gpu_seconds`` are those whose work stops
+    and crashes have lost. ``exit_status`` is that of its last run: 0, or of the rank that failed first, negative for a
+    signal.
     """
 
     job: JobRow
@@ -329,11 +330,11 @@ class NodeRow(Struct, frozen=True, kw_only=True):
     memory: int | None = None
     no_limits: str | None = None
     suspension: SuspensionAbility | None = None
-    """How it suspends runs; None if its agent has not said so."""
+    """How it suspends runs; None if its agent has not reported it."""
     suspended: list[str] = field(default_factory=list)
     """The jobs that are suspended there."""
     engine: str = ""
-    """What the engine that has the node says about it."""
+    """The engine's note on the node."""
     held: dict[str, int] = field(default_factory=dict)
     """By job in ``jobs``, the GPUs that it holds there."""
     recent_use: float | None = None

@@ -6,7 +6,7 @@ from shoal.wire.fields import Text
 
 
 class PolicyRow(Struct, frozen=True):
-    """A policy of this version: its name, what it does in one line, and the paper it comes from."""
+    """A policy of this version: its name, a line on its rule, and the paper it comes from."""
 
     name: str
     summary: str

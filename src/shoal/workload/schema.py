@@ -1,4 +1,4 @@
-"""The schema of workloads: a ``Job`` row holds the truth about a job and what its owner declares.
+"""The schema of workloads: a ``Job`` row holds the truth about a job and its owner's declarations.
 
 ``Job`` rejects values out of range and ``Workload`` rejects duplicate ids, so consumers need no checks. Rows of one
 ``app`` with a ``search`` are trials of that app: the searcher decides how far each is trained, and so which jobs are

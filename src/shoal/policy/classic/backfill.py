@@ -29,7 +29,7 @@ WOULD_DELAY = ReasonTemplate(
 )
 
 _PART = 32
-"""Waiting jobs that are looked at one by one before the rest of them is looked at again."""
+"""Waiting jobs that are tried one by one before the rest of them is filtered again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ class Tiresias:
         return Decision(verdicts, review_at, carry and _with_waits(carry, snapshot, granted))
 
     def _promoted(self, snapshot: Snapshot) -> tuple[_TiresiasCarry, Floats, Floats]:
-        """Return the carry after promotions, the service since each job's last, and when its wait earns the next."""
+        """Return the carry after promotions; by job the service since its last, and when its wait earns the next."""
         columns, count = snapshot.columns, len(snapshot.columns)
         service, run, idle = np.zeros(count), np.zeros(count), np.full(count, np.inf)
         before = snapshot.carry

@@ -29,7 +29,7 @@ PACKING = PackingTuning()
 class TrialPair:
     """Two jobs by admission number, the time they are judged, and their joint worth (0: not known yet).
 
-    The worth is the sum of the parts of its own rate that each keeps; above 1 sharing pays.
+    The worth is the sum of the fractions of their own rates that the two keep; above 1 sharing pays.
     """
 
     host: int

@@ -17,8 +17,8 @@ _SPARE = 1000
 class CurveTable:
     """By job and kind the index of its curve in ``curves``; −1 for a rigid job.
 
-    A curve is the rate by number of GPUs. Equal curves have one index. ``perf`` and ``basis`` are what curves were
-    computed from: they tell which rows are still valid.
+    A curve is the rate by number of GPUs. Equal curves have one index. Curves were computed from ``perf`` and
+    ``basis``, which show which rows are still valid.
     """
 
     perf: PerfModel

@@ -27,7 +27,7 @@ _OWN = frozenset(("measured", "extrapolated", "unknown"))
 class LearnedCurves:
     """Admitted jobs with their measured curves, and by job the smaller share on which it is to be measured now.
 
-    ``open``: whether measuring goes on, because a job is on trial or was never measured.
+    ``open``: whether measuring continues, because a job is on trial or was never measured.
     """
 
     admitted: Admitted

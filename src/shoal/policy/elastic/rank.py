@@ -34,8 +34,8 @@ class Rank:
     """Weighted speed-up; ``exponent`` is that of usual speed-ups, ``ahead`` the ranks left free for larger jobs.
 
     The other options count where a job adapts its batch size: ``power`` of the speed-up, below 1 where the makespan
-    matters, ``restart`` the cost of a change of seats in seconds, ``memory`` whether a job starts from what earlier
-    jobs of its model reported.
+    matters, ``restart`` the cost of a change of seats in seconds, ``memory`` whether a job starts from the reports of
+    earlier jobs of its model.
     """
 
     reasons = (STRETCHED, ALLOTTED, WORTH_LESS)

@@ -57,7 +57,7 @@ class Weighed:
 
 
 def weigh(snapshot: Snapshot, found: GoodputOptions, restart: Seconds, power: float) -> Weighed:
-    """Weights and worth by the rule that suits what is known: by levels, by market over kinds, or by rank."""
+    """Weights and worth by the rule that fits the known lengths: by levels, by market over kinds, or by rank."""
     work = _remaining(snapshot)
     left = _left(found, work)
     if not np.isfinite(left).all():
@@ -107,7 +107,7 @@ def _by_market(snapshot: Snapshot, found: GoodputOptions, work: Floats, left: Fl
 
 
 def _by_levels(snapshot: Snapshot, found: GoodputOptions, left: Floats) -> Weighed:
-    """By levels of attained service; a job of known length is on the level of that length."""
+    """Return weights and worth by levels of attained service; a job of known length is on that length's level."""
     columns = snapshot.columns
     service = np.where(np.isfinite(left), left * found.fair_gpus, columns.attained)
     level = np.floor(np.log2(np.maximum(service, TUNING.first_level) / TUNING.first_level) / 2.0)

@@ -19,7 +19,7 @@ def node_sizes(cluster: Topology) -> tuple[tuple[int, ...], ...]:
 
 
 def localities(snapshot: Snapshot, rows: Indices, speeds: Floats, gangs: Floats) -> Localities:
-    """Return speeds on one node, as given, and across nodes, lower by what the model predicts for the distance.
+    """Return speeds on one node, as given, and across nodes, lower by the model's slowdown for the distance.
 
     Across nodes means two nodes of one rack, where there are such; a gang larger than a node has its given speed there.
     """

@@ -1,8 +1,8 @@
 """Rules for the most throughput per dollar, with or without deadlines.
 
-Where every job's progress has a unit of its own, throughput is counted in what the job could do for a dollar on the
-kind where a dollar goes furthest for it: each runs where it is cheapest. GPUs that cost more for the same progress stay
-idle. With ``weighted`` a job's throughput counts by its weight; the paper's does not.
+Where every job's progress has a unit of its own, throughput is counted relative to the job's progress per dollar on the
+kind that is cheapest for it: each runs where it is cheapest. GPUs that cost more for the same progress stay idle. With
+``weighted`` a job's throughput counts by its weight; the paper's does not.
 
 References: Gavel (OSDI '20) §4.2.
 """

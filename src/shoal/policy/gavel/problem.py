@@ -127,7 +127,7 @@ def visible_speeds(speeds: Floats, gangs: Floats, capacity: Floats, *, aware: bo
 
 
 def spread(times: Floats, use: Flags, gangs: Floats, capacity: Floats) -> Floats:
-    """Return the same time for every row, spread over the kinds in ``use`` within capacity: kinds look alike."""
+    """Return the times of rows spread over the kinds in ``use`` within capacity, for rules blind to kinds."""
     total = times.sum(axis=1, keepdims=True)
     parts: Floats = np.where(use, capacity, 0.0)
     even: Floats = total * parts / parts.sum(axis=1, keepdims=True)

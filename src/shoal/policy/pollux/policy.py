@@ -138,7 +138,7 @@ class Pollux:
         return max(floor, self.tuning.steepest ** (1.0 / self.p)) if self.p < 0 else floor
 
     def _worth(self, snapshot: Snapshot, found: GoodputOptions) -> Floats:
-        """Return, by job and option, what it adds to the sum under the power mean over no GPUs, at least 0."""
+        """Return, by job and option, its term in the sum under the power mean less that of no GPUs, at least 0."""
         speedups = found.speedups * _reallocation(snapshot, self.restart)[:, None]
         speedups[:, STAY] = found.speedups[:, STAY]
         floor = self._floor(found)

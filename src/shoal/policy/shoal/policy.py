@@ -40,8 +40,8 @@ from shoal.solve.node_packing import Seats
 class Shoal:
     """The market; ``length`` is the power by which worth falls with the time left, ``makespan`` the knob for the end.
 
-    ``restart`` is the cost of a change of seats in seconds; ``memory``: a job starts from what earlier jobs of its
-    model reported.
+    ``restart`` is the cost of a change of seats in seconds; ``memory``: a job starts from the reports of earlier jobs
+    of its model.
     """
 
     reasons = (OUTBID, BOUGHT, UNCONTESTED, RESUMES)

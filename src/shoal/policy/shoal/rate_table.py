@@ -67,7 +67,7 @@ class _Kinds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traits:
-    """By job: its traits, and the values by which a later snapshot tells whether they are still valid."""
+    """By job: its traits, and the values by which a later snapshot checks whether they are still valid."""
 
     perf: PerfModel
     rows: Indices
@@ -97,8 +97,8 @@ class RateTable:
     """By job: traits, and the rate on each option; 0 where it has no such option.
 
     ``rates`` and ``gpus`` are jobs × columns, ``pools`` is the kind of each column; that of ``STAY`` differs by job.
-    ``known`` is False for a job whose rates are only a guess at its scaling. ``basis`` and ``reports`` are what rates
-    were computed from, ``perf`` and ``kinds`` likewise; they tell which rows are still valid.
+    ``known`` is False for a job whose rates are only a guess at its scaling. Rates were computed from ``basis``,
+    ``reports``, ``perf`` and ``kinds``, which show which rows are still valid.
     """
 
     perf: PerfModel

@@ -198,7 +198,7 @@ class Apps:
         return gpus * seconds * self._fraction_left(app)
 
     def rho(self, app: int, valuation: AppValuation, wait: Seconds = 0.0, kept: int = 0) -> float:
-        """The least ρ the app can still reach: ``wait`` seconds on the ``kept`` GPUs, then on all it can use."""
+        """The least ρ the app can still reach: after ``wait`` seconds on the ``kept`` GPUs it has all it can use."""
         elapsed = self.snapshot.now - self.histories[app].start
         return (elapsed + wait + valuation.fastest(wait, kept)) / self.ideal[app]
 

@@ -95,7 +95,7 @@ def _given(award: Award, _: Invitation) -> float:
 
 
 def _by_job(auctions: AuctionRound, kind: int, number: Callable[[Award, Invitation], float]) -> tuple[Int64s, Floats]:
-    """The jobs of an auction's apps that run on its kind or wait, and a number of each one's app."""
+    """The jobs of an auction's apps that run on its kind or wait, and, for each, a number of its app."""
     awards = {app: award for (app, k), award in auctions.awards.items() if k == kind}
     members, invitation = [auctions.apps.members[app] for app in awards], auctions.invitations[kind]
     jobs, numbers = np.concatenate(members), [float(number(award, invitation)) for award in awards.values()]

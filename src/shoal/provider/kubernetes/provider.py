@@ -68,7 +68,7 @@ class KubernetesProvider:
     def survey(self) -> Sequence[Site]:
         """Return the nodes with GPUs that the selector chooses.
 
-        One small request tells whether the API server answers: a watch that hangs would not.
+        One small request checks that the API server answers: a watch that hangs would not show it.
         """
         self._call("GET", "/version", done=(403, _NOT_FOUND))
         tolerations = self.options.place.tolerations

@@ -106,7 +106,7 @@ class Container(Fields, frozen=True, rename="camel"):
 
 
 class PodSpec(Fields, frozen=True, rename="camel"):
-    """Where a pod runs and what it asked for."""
+    """A pod's node, and the resources it asked for."""
 
     node_name: str = ""
     containers: tuple[Container, ...] = ()

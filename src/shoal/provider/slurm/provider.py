@@ -39,8 +39,8 @@ Answer = tuple[int, str, str]
 def run_program(words: Sequence[str], script: str, seconds: float) -> Answer:
     """Run one of Slurm's programs with ``script`` on stdin; ``EngineAway`` if it does not end in time.
 
-    It gets no variable of Shoal's and none of a Slurm job in which the control plane may run, since all variables go on
-    to the agent; `SLURM_CONF` says where Slurm's configuration is.
+    It gets no variable of Shoal's and none of a Slurm job in which the control plane may run, since all variables are
+    passed to the agent; `SLURM_CONF` says where Slurm's configuration is.
     """
     kept = {
         name: value

@@ -35,7 +35,7 @@ _COLUMNS = (
 _STATES = ("COMPLETED", "FAILED", "CANCELLED by 1007", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL")
 _ODDS = (62, 20, 12, 4, 1.5, 0.5)
 _LIMITS = (1, 4, 12, 24, 48, 72, 96)
-"""Time limits in hours that users choose among; they take a multiple of what they expect."""
+"""Time limits in hours that users choose among; they take a multiple of the run time they expect."""
 
 _DEPTH = 200
 """Waiting jobs behind the first that are tried for backfilling, as Slurm's ``bf_max_job_test`` limits them."""

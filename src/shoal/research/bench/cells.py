@@ -73,7 +73,7 @@ class _CellLoad:
     free: int
     asked: int = 0
     seen: int = 0
-    """What was asked for at the router's last reading."""
+    """GPUs asked for at the router's last reading."""
     _waiting: deque[tuple[int, float]] = field(default_factory=deque)
     _ends: list[tuple[float, int]] = field(default_factory=list)
 

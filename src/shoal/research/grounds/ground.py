@@ -47,7 +47,7 @@ class Ground:
     source: Source
     knowledge: str = "profiled"
     lengths: str = "exact"
-    """What owners declare: ``exact``, ``wrong``, ``mixed`` or ``none``."""
+    """Lengths that owners declare: ``exact``, ``wrong``, ``mixed`` or ``none``."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     profiles: tuple[str, ...] = ()
     throughputs: str = ""

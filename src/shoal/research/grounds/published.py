@@ -41,7 +41,7 @@ class Target:
     against: str = ""
     former: tuple[float, ...] = ()
     bounded: bool = True
-    """Whether to compute what no policy can be below."""
+    """Whether to compute the bound on all policies."""
 
     def policy(self, judged: str) -> str:
         """Return the judged policy with this target's options."""

@@ -33,7 +33,7 @@ class GroundComparison:
     others: Mapping[str, Rows]
     stopped: Mapping[str, str]
     bound: Rows = ()
-    """By draw what no schedule can be below; empty where that is not known for every draw."""
+    """By draw the bound on all schedules; empty where it is not known for every draw."""
 
     def _best(self, metric: str) -> str:
         return min(self.others, key=lambda policy: geometric_mean([row[metric] for row in self.others[policy]]))

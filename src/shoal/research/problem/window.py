@@ -60,7 +60,7 @@ def window_plan(problem: Problem, policy: Shockwave, *, layout_given: bool) -> d
 
 
 def _with_regimes(job: ProblemJob) -> ProblemJob:
-    """Return the job with its first regime as its throughput; without regimes its work becomes its only one."""
+    """Return the job with its first regime as its throughput; without regimes all its work is one regime."""
     if job.regimes:
         first = job.regimes[0].throughput
         return msgspec.structs.replace(job, throughput=first, steps_left=sum(regime.steps for regime in job.regimes))

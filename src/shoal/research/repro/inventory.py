@@ -18,7 +18,7 @@ class InventoryRow:
     """A table or figure of a paper, or a result in its text.
 
     ``names`` are the reproductions that make it; ``smaller`` says what is smaller than in the paper; ``why`` gives the
-    reason if nothing makes it, and what it would need.
+    reason if nothing makes it, and its requirements.
     """
 
     paper: str

@@ -205,7 +205,7 @@ def _last_metric(file: Path) -> float:
 
 
 def resnet_verdict(found: ScaledTraining) -> str:
-    """Return that accuracy cannot be told, unless fixed batch sizes already lose the paper's 2 %, or nothing scales."""
+    """Return the verdict: cannot be told, unless fixed batch sizes already lose the paper's 2 %, or nothing scales."""
     if found.batches[-1] <= found.batches[1]:
         return differs("the chosen batch does not grow in the course of the training")
     if found.lost >= 0.02:

@@ -16,7 +16,7 @@ def differs(how: str) -> str:
 
 
 def cannot_be_told(why: str) -> str:
-    """Return the verdict that nothing can be said, and why: no numbers in the paper, too few draws, other data."""
+    """Return the verdict that nothing can be concluded, and why: no numbers in the paper, too few draws, other data."""
     return f"cannot be told: {why}"
 
 

@@ -144,7 +144,7 @@ def against_baselines(results: Results, seeds: Sequence[int]) -> Table:
 
 
 def _level(value: float) -> tuple[tuple[float, float], ...]:
-    """The same value for each baseline."""
+    """Return points that have this value for each baseline."""
     return tuple((float(i), value) for i in range(len(BASELINES)))
 
 

@@ -85,7 +85,7 @@ def _reached(scales: Sequence[Floats], units: int) -> Floats:
 
 
 def _taken(scales: Sequence[Floats], after: Floats, units: int) -> Int64s:
-    """Return the units each bidder takes, in order, given what the bidders after it reach with the rest."""
+    """Return the units each bidder takes, in order, given the best sums that later bidders reach with the rest."""
     taken, left = np.zeros(len(scales), dtype=np.int64), units
     for i, scale in enumerate(scales):
         if not left:

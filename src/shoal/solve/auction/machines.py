@@ -36,7 +36,7 @@ _WIDER = 1.1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MachineBid:
-    """Bundles and the logarithm of each one's value; the first bundle is nothing."""
+    """Bundles and the logarithm of each one's value; the first bundle is empty."""
 
     bundles: tuple[Bundle, ...]
     worth: Floats

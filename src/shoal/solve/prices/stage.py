@@ -18,8 +18,7 @@ from shoal.solve.prices.paths import BoundedPath
 from shoal.solve.prices.ties import TiedMixes
 
 STEP = 1e-12
-"""Relative to capacity: what one stage may overdraw, in addition to the stages before it: it would otherwise start
-infeasible."""
+"""Fraction of capacity that one stage may overdraw beyond the stages before it: else it would start infeasible."""
 _CLOSE = 0.9
 """τ falls when the best D found is this fraction of the game's bound; before that, better prices are sought."""
 _REACH = 4.0
@@ -35,7 +34,7 @@ _NEAR = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class RemainingSupply:
-    """Capacity, and what rows with a settled level hold of it.
+    """Capacity, and the part of it that rows with a settled level hold.
 
     The prices of the ``open`` types sum to one. The other types are exhausted; they count only where rows on the menu
     could trade them for open ones.

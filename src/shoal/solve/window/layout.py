@@ -39,7 +39,7 @@ class Layout:
 def ranked(widths: Int32s, counts: Int32s, promised: Int32s, capacity: int, rounds: int, order: Indices) -> Layout:
     """Return the layout by first fit in ``order``, round by round; gangs that need every round left go first.
 
-    A count may come out short where gangs do not divide the cluster, or where it exceeds what was promised.
+    A count may come out short where gangs do not divide the cluster, or where it exceeds the rounds promised.
     """
     runs = np.zeros((len(widths), rounds), dtype=bool)
     line = order[counts[order] > 0]

@@ -1,4 +1,4 @@
-"""A bound on the window's worth from a price for a seat of each class, which knows what gangs fit side by side.
+"""A bound on the window's worth from a price for a seat of each class, which respects which gangs fit side by side.
 
     minimise over prices p ≥ 0:  base + Σ_s max_n (adds_s(n) − p_s · n) + rounds · max over patterns of p · seats.
 

@@ -26,7 +26,7 @@ _SLACK = 1e-9
 class Claims:
     """The gangs: ``widths`` in GPUs, ``worth[j, n]`` of n rounds in the window, ``left`` in rounds.
 
-    Worth is finite and never falls with n. ``left`` is what a gang still has to run, in and after the window.
+    Worth is finite and never falls with n. ``left`` are the rounds a gang still has to run, in and after the window.
     """
 
     widths: Int32s
@@ -111,7 +111,7 @@ class Ladder:
 
     @cached_property
     def envelope(self) -> Floats:
-        """The concave worth of each gang."""
+        """The least concave majorant of each gang's worth."""
         return majorant(self.claims.worth)
 
     @cached_property

@@ -1,7 +1,7 @@
 """Gangs assigned to seats: a number of seats of each width in each round, no gang twice in a round, for the most worth.
 
 Counts are possible if and only if no k gangs have more rounds than there are seats for k of them, each round's counted
-up to k (Gale, Ryser). The best steps are taken as if that did not matter; the gangs that violate it most get all the
+up to k (Gale, Ryser). The best steps are taken without regard to that; the gangs that violate it most get all the
 seats there are for them and the others the rest, recursively, which is exact for concave worth. Rounds are then filled
 by most rounds still to run.
 

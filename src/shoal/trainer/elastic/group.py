@@ -132,7 +132,7 @@ class WorkerGroup:
         self._finish(lambda: self._group.send([tensor], rank, 0))
 
     def receive(self, tensor: Tensor, rank: int) -> None:
-        """Fill a tensor with what one rank sends."""
+        """Fill a tensor with the one that a rank sends."""
         self._finish(lambda: self._group.recv([tensor], rank, 0))
 
     def close(self) -> None:

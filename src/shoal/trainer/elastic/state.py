@@ -19,7 +19,7 @@ _PLAIN: Mapping[tuple[str, str], Any] = {
     (kind.__module__, kind.__qualname__): kind
     for kind in (OrderedDict, defaultdict, Counter, deque, set, frozenset, complex, bytearray, torch.Size, torch.device)
 }
-"""By module and name, what a packed state may hold beside what pickle itself knows; data types are allowed too."""
+"""By module and name, types that a packed state may hold beside pickle's own; data types are allowed too."""
 
 _ALIGN_BYTES = 16
 _FEW_RANKS = 64

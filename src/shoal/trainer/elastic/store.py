@@ -86,7 +86,7 @@ class StoreServer:
             self._places.release()
 
     def _is_worker(self, connection: socket.socket) -> bool:
-        """Exchange proofs of the secret."""
+        """Exchange proofs of the secret; return whether the other side knows it."""
         mine = secrets.token_bytes(NONCE_BYTES)
         connection.sendall(mine)
         theirs = receive_exactly(connection, NONCE_BYTES)

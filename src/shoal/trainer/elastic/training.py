@@ -81,9 +81,9 @@ class Elastic:
     """Training of one worker.
 
     ``also`` holds further stateful objects that all workers share, such as a learning-rate schedule. If the script has
-    loaded a checkpoint of its own, ``began`` and ``steps_done`` state what the model already holds; otherwise, under
-    Shoal, training resumes from the job's last checkpoint. A checkpoint is written every ``save_every`` seconds and
-    when the job is stopped.
+    loaded a checkpoint of its own, ``began`` and ``steps_done`` state the training that the model has had; otherwise,
+    under Shoal, training resumes from the job's last checkpoint. A checkpoint is written every ``save_every`` seconds
+    and when the job is stopped.
     """
 
     def __init__(

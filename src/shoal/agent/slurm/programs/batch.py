@@ -1,7 +1,7 @@
 """The rank of a batch script's job: runs the script on the first node, and ``srun``'s tasks on the others.
 
-Before the script starts, every other node has connected to the job's rendezvous port and said where its task server
-listens; that port is then free for the job. Each connection proves the run's secret. When the script ends, its
+Before the script starts, every other node has connected to the job's rendezvous port and sent the port of its task
+server; that port is then free for the job. Each connection proves the run's secret. When the script ends, its
 connection to each task server closes, and with it the server and its tasks end.
 """
 

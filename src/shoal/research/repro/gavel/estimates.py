@@ -1,4 +1,4 @@
-"""Figures 8 and 16: estimated speeds of jobs that share a GPU, how far off they are and what they cost."""
+"""Figures 8 and 16: estimated speeds of jobs that share a GPU, their error, and its cost in completion time."""
 
 from dataclasses import asdict, dataclass
 
