@@ -89,7 +89,7 @@ class Crashes:
         return AfterCrash(crashes, failed, 0.0 if failed else retry_after(count, first_retry))
 
     def fold(self, event: JobCrashed) -> "AfterCrash":
-        """Return the consequences of a crash in a journal; whether it was the last, and the wait, are the event's."""
+        """Return the consequences of a crash in a journal; the event states whether it was the last, and the wait."""
         return self.fold_fields(event.done, event.blamed, event.ran, event.failed_on, event.failed)
 
     def fold_fields(

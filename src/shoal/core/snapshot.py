@@ -319,8 +319,9 @@ class Snapshot:
     def unstoppable(self) -> Flags:
         """By position: whether the job holds GPUs and keeps them, since a stop now would lose work.
 
-        It does if its owner declared that it must not be stopped, if it has never saved, or if more than ``most_lost``
-        seconds of run are not saved. A job whose owner changed its gang so that it does not fit its GPUs may be moved.
+        A job keeps them if its owner declared that it must not be stopped, if it has never saved, or if more than
+        ``most_lost`` seconds of run are not saved. A job whose owner changed its gang so that it does not fit its GPUs
+        may be moved.
         """
         columns = self.columns
         if not self.guarded:

@@ -1,7 +1,7 @@
 """Quotas of tenants, enforced on the verdicts of any policy, between policy and placement.
 
-No tenant is granted more GPUs than its most. A tenant that is granted fewer than its guarantee, and has jobs for more,
-takes GPUs back from tenants that were granted more than theirs.
+No tenant is granted more GPUs than its quota allows at once. A tenant that is granted fewer than its guarantee, and has
+jobs for more, takes GPUs back from tenants that were granted more than theirs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -133,7 +133,7 @@ class Agents:
         return self._of_runs.values()
 
     def serving(self, gang: Gang, node: int) -> AgentStatus:
-        """Return the agent that runs a gang's part on a node, or of the node's own if the gang has none there."""
+        """Return the agent that runs a gang's part on a node, or the node's own agent if the gang has none there."""
         return self._of_parts.get((gang.job, gang.incarnation, node), self._of_nodes[node])
 
     def serving_all(self, gang: Gang) -> list[AgentStatus]:

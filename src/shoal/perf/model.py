@@ -131,8 +131,8 @@ class ProfiledModel:
 class OnlineModel:
     """Rates measured on the job itself, scaled where necessary; nothing is declared.
 
-    A rate measured on such seats is returned as it is (basis ``measured``). Otherwise the nearest measurement (same
-    kind first, then closest in GPUs, distance and batch size) is scaled by the number of GPUs (``extrapolated``).
+    A rate measured in the same setting is returned as it is (basis ``measured``). Otherwise the nearest measurement
+    (same kind first, then closest in GPUs, distance and batch size) is scaled by the number of GPUs (``extrapolated``).
     Without any, the requested gang is assumed to do one unit of work per second (``unknown``): true for a job without a
     model, whose unit is seconds of that gang, and for others a scale that cannot be compared between jobs.
     """

@@ -279,7 +279,7 @@ def _best(rows: Sequence[AdviceRow]) -> dict[str, str]:
 
 
 def _calibration(record: Outcome, base: Outcome, kept: Flags) -> dict[str, Any]:
-    """How far the simulated baseline is from the record."""
+    """Return the differences of the simulated baseline from the record."""
     recorded, simulated = record.wait[kept], base.wait[kept]
     apart = np.abs(base.started[kept] - record.started[kept])
     ranks = np.stack([_ranks(recorded), _ranks(simulated)])

@@ -23,7 +23,7 @@ class Notifier:
         """Called on the event loop at each check."""
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have checks run on this event loop, the present one."""
+        """Run the checks on this event loop, which must be the running one."""
         with self._lock:
             if self._loop is not loop:
                 self._loop, self._due, self._checked_at = loop, False, float("-inf")

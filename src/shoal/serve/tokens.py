@@ -215,7 +215,7 @@ class Tokens:
             self._remove(hashed)
 
     def remove(self, name: str) -> None:
-        """Revoke a token, even the only admin's; the caller must have another way in."""
+        """Revoke a token, even the only admin's; the caller must have other access."""
         with self._lock:
             self._remove({holder.name: hashed for hashed, holder in self._held.items()}[name])
 

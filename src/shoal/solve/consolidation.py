@@ -5,7 +5,7 @@ holds at most ⌊n/h⌋ gangs of h or more at once, so for every h
 
     Σ consolidated time of gangs of h or more ≤ Σ over nodes of ⌊n/h⌋.
 
-Every schedule obeys these limits; not everything that obeys them can be packed. The linear objectives are those of
+Every schedule obeys these limits; some shares that obey them cannot be packed. The linear objectives are those of
 `linear_objectives` and `ratio_program` with these rows added. Levels are raised along the paths of `shoal.solve.prices`
 by cutting planes (`level_rise`) instead of a search over prices, because a gang's price now depends on its size in
 several ways.

@@ -6,7 +6,7 @@ from shoal.core.arrays import Flags, Int32s
 
 
 def first_fit(sizes: Int32s, capacity: int) -> Flags:
-    """Whether each item is taken when items come in order and are taken if they fit; sizes are at least 1."""
+    """Return whether each item is taken: items are tried in order and taken if they fit; sizes are at least 1."""
     taken: Flags = np.zeros(len(sizes), dtype=bool)
     line = np.flatnonzero(sizes <= capacity)
     # The item that ends a run is larger than the capacity left, so every item as large is out: there are no more

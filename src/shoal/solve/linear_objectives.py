@@ -75,7 +75,7 @@ def shortest_job_first(speed: Floats, gangs: Floats, capacity: Floats, steps: Fl
 
 
 def shortest_first(activities: Activities, steps: Floats) -> TimeShares:
-    """`shortest_job_first` over any activities of jobs that are each their own group."""
+    """As `shortest_job_first`, over any activities of jobs that are each their own group."""
     top = activities.top_speed()
     duration = np.divide(steps, top, out=np.full(len(top), np.inf), where=top > 0)
     order = np.argsort(duration, kind="stable")

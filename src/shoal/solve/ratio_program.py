@@ -53,7 +53,7 @@ def cheapest(
 
 
 def cheapest_activities(activities: Activities, prices: Floats, weights: Floats, floors: Floats | None) -> TimeShares:
-    """`cheapest` over any activities of jobs that are each their own group."""
+    """As `cheapest`, over any activities of jobs that are each their own group."""
     held = floored(activities, floors)
     best = best_ratio(activities, held, activities.gain(weights), activities.cost(prices))
     return time_shares(activities, best.x, (best.ratio, best.bound), best.prices, held, floors, solved=best.solved)

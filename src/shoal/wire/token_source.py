@@ -1,7 +1,7 @@
-"""Where a program gets its token: a file, an open file descriptor, or the socket of ``shoal up``.
+"""Sources of a program's token: a file, an open file descriptor, or the socket of ``shoal up``.
 
-Never an argument, which every user of the machine can read, and for agents never an environment variable, which every
-process of the same user can read.
+A token is never passed in an argument, which every user of the machine can read, and to an agent never in an
+environment variable, which every process of the same user can read.
 """
 
 import json

@@ -37,7 +37,7 @@ class Drf:
         check_round(self.round)
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """Decide the verdicts of the filling, reviewed at the end of the round if a job waits; the carry is its end."""
+        """Decide the verdicts of the filling, reviewed at the round's end if a job waits; the carry is that time."""
         columns = snapshot.columns
         end, kept = current_round(snapshot, self.round)
         filling = _Filling.of(snapshot, kept)

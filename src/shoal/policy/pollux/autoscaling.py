@@ -124,7 +124,7 @@ class ThroughputRule:
             raise ValueError("gain must be from 0 to 1")
 
     def step(self, job: ScalingCurve) -> int:
-        """The index before that of the first size that gains too little."""
+        """Return the index of the last size before the first that gains too little."""
         sizes, rates = job.sizes, job.rates
         gains = np.diff(rates) / np.diff(sizes) / (rates[:-1] / sizes[:-1])
         stop = np.flatnonzero(gains[job.at :] < self.gain)

@@ -86,7 +86,7 @@ def claims(snapshot: Snapshot, traits: Int32s, ahead: Prospects, *, length: floa
 
 
 def typical(values: Floats) -> float:
-    """The upper median; 0 of none."""
+    """The upper median; 0 without values."""
     return float(np.partition(values, len(values) // 2)[len(values) // 2]) if len(values) else 0.0
 
 

@@ -91,7 +91,7 @@ def batches(jobs: int) -> dict[str, float]:
 def _running_snapshot(jobs: int, cluster: str) -> Snapshot:
     """Return a snapshot of ``jobs`` different jobs in mid-run.
 
-    Each holds what Pollux granted before anything was measured, and has reported its goodput since.
+    Each holds the GPUs that Pollux granted it before any measurement, and has reported its goodput since.
     """
     fits, limits, noises = _distinct_jobs(jobs, 7)
     rng = np.random.default_rng(8)

@@ -1,4 +1,4 @@
-"""Gavel's time shares for a problem file: the problem is written as the policy's own, and its rule is asked."""
+"""Gavel's time shares for a problem file: the problem is converted to the policy's own form, which its rule solves."""
 
 from dataclasses import replace
 from functools import partial

@@ -79,7 +79,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Market:
-    """Every bundle that gains its bidder something, as a column."""
+    """Every bundle with a gain for its bidder, as a column."""
 
     bidder: Int64s
     option: Int64s

@@ -29,7 +29,7 @@ class AuctionOutcome:
 def judged(chosen: Int64s, worth: Floats, bound: float, without: Floats, unproven: Floats) -> AuctionOutcome:
     """Return the outcome of an auction in which the bidders win these choices, which are worth ``worth`` to them.
 
-    ``without`` is the best value reached without each bidder, ``unproven`` how much higher the bound on it is.
+    ``without`` is the best value reached without each bidder, ``unproven`` the bound on it less that value.
     """
     objective = float(worth.sum())
     others = objective - worth
