@@ -16,7 +16,7 @@ from shoal.agent.workspace import Workspace
 _LOG = logging.getLogger("shoal.agent")
 
 LOOK_SECONDS = 0.02
-"""Seconds between two looks whether a run has arrived."""
+"""Seconds between two checks whether a run has arrived."""
 
 _LEAST_FREE = 0.1
 """Fraction of the host memory that must be available for a run to be started beside the one whose devices it gets."""

@@ -60,7 +60,7 @@ _LIVE: Mapping[str, _Entry] = {
     "resize": _Entry("shoal.cli.job:resize", "Change the number of GPUs a job asks for."),
     "nodes": _Entry("shoal.cli.nodes:nodes", "List the nodes and the jobs on them."),
     "share": _Entry("shoal.cli.nodes:share", "Show GPUs held and GPU-hours used by tenant."),
-    "policy": _Entry("shoal.cli.policy:policy", "Show or switch the cluster's policy, or ask another beside it."),
+    "policy": _Entry("shoal.cli.policy:policy", "Show or switch the cluster's policy, or try another in its shadow."),
     "quota": _Entry("shoal.cli.quota:quota", "Set or list the quotas of tenants."),
     "acct": _Entry("shoal.cli.nodes:acct", "List ended jobs and the GPU-hours they used."),
     "whatif": _Entry("shoal.cli.whatif:whatif", "Simulate the live cluster with other policies, more nodes or a job."),

@@ -38,15 +38,16 @@ _MOST_UNSENT = 16
 
 
 @click.command("exec", cls=TakesCommand, options_metavar="[OPTIONS]")
-@click.argument("job", shell_complete=complete_job)
+@click.argument("job", metavar="JOB -- CMD…", shell_complete=complete_job)
 @click.option("--rank", type=click.IntRange(0), default=0, metavar="R", help="Rank beside which it runs.")
 @click.option("--pty", is_flag=True, help="Give the command a terminal.")
 @cluster_options
 @json_option
 def exec_(job: str, rank: int, pty: bool, client: "Client", as_json: bool) -> None:
-    """Run a command inside JOB, after `--`: its node, user, environment and folder. Exits with the command's status.
+    """Run the command after `--` inside JOB: on its node, as its user, in its environment and folder.
 
-    Standard input is passed on unless it is a terminal. With --json nothing else is printed.
+    Exits with the command's status. Standard input is passed on unless it is a terminal. With --json nothing else is
+    printed.
     """
     command = words_after_dashes()
     if not command:

@@ -16,7 +16,7 @@ def journal(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-@journal.command()
+@journal.command(short_help="Save the undamaged records in a new file.")
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="The new file.  [default: salvaged.sqlite beside PATH]")
 @json_option

@@ -43,7 +43,7 @@ _POLL_SECONDS = 0.5
     "--incarnation", type=click.IntRange(1), metavar="K", help="Only the output of the Kth start.  [default: all]"
 )
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
-@click.option("--raw", is_flag=True, help="Send control characters to the terminal too, beside colours.")
+@click.option("--raw", is_flag=True, help="Send all control characters to the terminal, not colours only.")
 @cluster_options
 @json_option
 def logs(

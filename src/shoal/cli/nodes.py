@@ -27,7 +27,7 @@ def nodes(client: "Client", as_json: bool) -> None:
     _list(client, as_json)
 
 
-@nodes.command()
+@nodes.command(short_help="Start nothing more on nodes.")
 @click.argument("names", nargs=-1, required=True, metavar="NODE…")
 @click.option("--reason", default="no reason given", help="Why: shown by `shoal nodes` and `shoal why`.")
 @cluster_options
@@ -42,12 +42,12 @@ def drain(names: tuple[str, ...], reason: str, client: "Client", as_json: bool) 
         print_json({"drained": list(names), "reason": reason})
 
 
-@nodes.command()
+@nodes.command(short_help="Let drained nodes start jobs again.")
 @click.argument("names", nargs=-1, required=True, metavar="NODE…")
 @cluster_options
 @json_option
 def resume(names: tuple[str, ...], client: "Client", as_json: bool) -> None:
-    """Use nodes again, whether they were drained by hand or since they failed to start jobs (for administrators)."""
+    """Let drained nodes start jobs again, also those drained since starts failed there (for administrators)."""
     for node in names:
         client.call("POST", f"/v1/nodes/{quote(node, safe='')}/resume", None, type(None))
         if not as_json:
@@ -56,11 +56,11 @@ def resume(names: tuple[str, ...], client: "Client", as_json: bool) -> None:
         print_json({"resumed": list(names)})
 
 
-@nodes.command()
+@nodes.command(short_help="Add a node to the running cluster.")
 @click.argument("name")
 @click.option("--kind", required=True, help="Kind of its GPUs.")
 @click.option("--gpus", required=True, type=click.IntRange(1, 255), help="Number of its GPUs.")
-@click.option("--rack", default="r0", help="Its rack.  [default: r0]")
+@click.option("--rack", default="r0", help="Its rack.")
 @cluster_options
 @json_option
 def add(name: str, kind: str, gpus: int, rack: str, client: "Client", as_json: bool) -> None:
@@ -75,7 +75,7 @@ def add(name: str, kind: str, gpus: int, rack: str, client: "Client", as_json: b
         say(f"  {agent_line(client.url, added.token_file, name, (kind, gpus), client.cafile)}")
 
 
-@nodes.command()
+@nodes.command(short_help="Remove nodes from the cluster.")
 @click.argument("names", nargs=-1, required=True, metavar="NODE…")
 @cluster_options
 @json_option

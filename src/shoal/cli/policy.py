@@ -1,4 +1,4 @@
-"""``shoal policy``: the policy of a live cluster, a switch to another, and one that is asked beside it."""
+"""``shoal policy``: the policy of a live cluster, a switch to another, and a shadow policy."""
 
 from typing import TYPE_CHECKING
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 @click.group(invoke_without_command=True)
 @click.pass_context
 def policy(ctx: click.Context) -> None:
-    """Show or switch the policy of the cluster, or have another one asked beside it."""
+    """Show or switch the policy of the cluster, or start a shadow policy, which decides nothing."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
 
-@policy.command("show")
+@policy.command("show", short_help="Show the deciding and the shadow policy.")
 @cluster_options
 @json_option
 def show(client: "Client", as_json: bool) -> None:
@@ -35,7 +35,7 @@ def show(client: "Client", as_json: bool) -> None:
         _print_shadow(found.shadow)
 
 
-@policy.command("switch")
+@policy.command("switch", short_help="Let another policy decide.")
 @click.argument("name", shell_complete=complete_policy)
 @cluster_options
 @json_option
@@ -48,13 +48,13 @@ def switch(name: str, client: "Client", as_json: bool) -> None:
         click.echo(f"{name} decides from now on")
 
 
-@policy.command("shadow")
+@policy.command("shadow", short_help="Ask a policy that decides nothing.")
 @click.argument("name", required=False, shell_complete=complete_policy)
-@click.option("--stop", is_flag=True, help="Ask no policy beside the deciding one any more.")
+@click.option("--stop", is_flag=True, help="Stop the shadow policy.")
 @cluster_options
 @json_option
 def shadow(name: str | None, stop: bool, client: "Client", as_json: bool) -> None:
-    """Ask policy NAME beside the deciding one on every snapshot; it changes nothing (for administrators).
+    """Ask policy NAME too at every decision, as a shadow that changes nothing (for administrators).
 
     `shoal policy show` and the cluster's page say what it would have done differently.
     """

@@ -22,7 +22,7 @@ def quota(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-@quota.command("set")
+@quota.command("set", short_help="Set the quota of a tenant.")
 @click.argument("tenant")
 @click.option("--queued", type=int, metavar="N", help="Most waiting jobs.  [default: any number]")
 @click.option("--gpus", type=int, metavar="N", help="Most GPUs at once.  [default: any number]")

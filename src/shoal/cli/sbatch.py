@@ -27,8 +27,8 @@ _MOST_SCRIPT_BYTES = 4 << 20
 def sbatch(words: tuple[str, ...], client: "Client", as_json: bool) -> None:
     """Submit a batch script as Slurm's sbatch does: options before it override SBATCH_* variables and its directives.
 
-    Without SCRIPT it is read from standard input, or made from --wrap. --server, --token-file and --json come first.
-    The ids of an array are joined by `:`, as --dependency takes them.
+    Without SCRIPT the script is read from standard input, or made from --wrap. --server, --token-file and --json come
+    first. The ids of an array are joined by `:`, as --dependency takes them.
     """
     from shoal.jobspec.job_file import read_script
     from shoal.wire.batch_script import SCRIPT_VARIABLE

@@ -28,12 +28,14 @@ _WATCHES = {engine: f"shoal.provider.{engine}.shadow" for engine in ("kubernetes
     help="The engine: slurm, ray or kubernetes, with options such as slurm:partition=NAME.",
 )
 @click.option("--hours", type=click.FloatRange(0.0), default=24.0, help="Hours to watch; Ctrl-C ends it sooner.")
-@click.option("--period", type=click.FloatRange(1.0, 300.0), default=60.0, help="Seconds between two looks.")
+@click.option(
+    "--period", type=click.FloatRange(1.0, 300.0), default=60.0, help="Seconds between two queries of the engine."
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     default=Path("shadow.txt"),
-    help="File for what was seen, in the form of sacct; if it exists it is continued.",
+    help="File for the jobs seen, in the form of sacct output; an existing one is continued.",
 )
 @click.option(
     "--policy",

@@ -89,7 +89,7 @@ _SOURCES = "Workload file, or a generator's name (`shoal workload generate` list
     "--most-lost",
     default=MOST_LOST,
     metavar="SECONDS",
-    help="Stop no job to make room that would lose more of its run than this.",
+    help="Do not stop a job to make room if more of its run than this would be lost.",
 )
 @click.option("--cloud", metavar="RULE", help="Rent and return nodes by a rule: goodput, throughput or value.")
 @reading_options

@@ -90,7 +90,7 @@ _COMMON = (
         type=float,
         default=MOST_LOST,
         metavar="SECONDS",
-        help="Stop no job to make room that would lose more of its run than this.",
+        help="Do not stop a job to make room if more of its run than this would be lost.",
     ),
     click.option(
         "--history",
@@ -184,7 +184,7 @@ def up(
 @click.option(
     "--on",
     metavar="ENGINE",
-    help="The engine whose nodes to use and which starts the agents, NAME:key=value,…, in place of --cluster.",
+    help="Engine whose nodes are used and that starts their agents, NAME:key=value,…; in place of --cluster.",
 )
 @click.option("--host", default="127.0.0.1", help="Address to listen on; other machines cannot reach loopback.")
 @click.option("--certfile", metavar="FILE", help="Certificate for TLS.")

@@ -142,7 +142,7 @@ def import_(
     _describe(made, as_json)
 
 
-@workload.command()
+@workload.command(short_help="Print statistics of a workload.")
 @click.argument("file", metavar="FILE|NAME")
 @reading_options
 @json_option

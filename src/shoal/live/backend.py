@@ -335,7 +335,7 @@ class LiveBackend(Backend):
         return self._runs.agents[node].last_report
 
     def heard(self) -> dict[str, Seconds]:
-        """Return the time of each agent's last report, by name of its allocation; a whole node's has the node's."""
+        """Return the time of each agent's last report, by name of its allocation (for a whole node, of the node)."""
         names = self.topology.nodes
         with self._lock:
             reports = ((agent.allocation or names[agent.node].name, agent.last_report) for agent in self._runs.agents)

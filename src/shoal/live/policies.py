@@ -1,4 +1,4 @@
-"""The policies of a live cluster: the one that decides, which operators may switch, and a shadow asked beside it."""
+"""The policies of a live cluster: the one that decides, which operators may switch, and a shadow policy."""
 
 import time
 from collections.abc import Callable

@@ -41,7 +41,7 @@ _ASK_PERIOD: Seconds = 30.0
 """Seconds between two wishes for more nodes."""
 
 _PAUSED: Seconds = 30.0
-"""Seconds between two looks after which the silence of agents is counted anew."""
+"""Seconds between two queries of the engine after which the silence of agents is counted anew."""
 
 
 @dataclass(slots=True)

@@ -59,7 +59,7 @@ class PageRowsAPI(Protocol):
 
 
 class PoliciesAPI(Protocol):
-    """The policy that decides, and the shadow policy that is asked beside it."""
+    """The policy that decides, and the shadow policy, which is asked too and changes nothing."""
 
     def switch(self, policy: str) -> "Future[None]":
         """Let this policy decide from the next decision on."""
@@ -150,7 +150,7 @@ class ControlPlaneAPI(Protocol):
 
     @property
     def policies(self) -> PoliciesAPI:
-        """The deciding policy, to switch, and the one asked beside it."""
+        """The deciding policy, to switch, and the shadow policy."""
 
     @property
     def pages(self) -> PageRowsAPI:

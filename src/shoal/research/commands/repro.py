@@ -17,7 +17,7 @@ def repro() -> None:
     """Reproduce the papers' tables and figures and show the differences."""
 
 
-@repro.command("list")
+@repro.command("list", short_help="List the reproductions and their recorded verdicts.")
 @json_option
 def list_all(as_json: bool) -> None:
     """List the reproductions, with the verdict and the CPU time of the last full run that was recorded."""
@@ -42,7 +42,7 @@ def list_all(as_json: bool) -> None:
     print_table("Reproductions", ("name", "paper", "reads", "what", "last verdict", "CPU time"), rows, words=5)
 
 
-@repro.command()
+@repro.command(short_help="Run reproductions and print their tables.")
 @click.argument("names", nargs=-1, required=True)
 @click.option("--quick", is_flag=True, help="Run a small part of the experiment, about a minute.")
 @click.option(
@@ -62,7 +62,9 @@ def list_all(as_json: bool) -> None:
     default=1,
     help="Number of processes: each runs a reproduction, or cells of a single one.",
 )
-@click.option("--without", multiple=True, metavar="NAME", help="Leave out what NAME selects; can be repeated.")
+@click.option(
+    "--without", multiple=True, metavar="NAME", help="Leave out the reproductions that NAME selects; repeatable."
+)
 @click.option(
     "--draws",
     type=click.Choice(["dev", "held"]),

@@ -192,7 +192,7 @@ _KNOB = ("pollux", "pollux:p=1", "pollux:p=-10", OPTIMUS, TIRESIAS)
 
 
 def fairness_verdict(below: Mapping[str, float], worst: Mapping[str, float]) -> str:
-    """Return whether p = −1 has 99 % of ρ below 2 and no other setting or policy more, and whose worst ρ exceeds 4."""
+    """Return whether 99 % of ρ are below 2 with p = −1, and no more with any other, and p = 1 has a worst ρ above 4."""
     wrong = []
     if below["pollux"] < FAIR:
         wrong.append(f"{below['pollux']:.1%} of jobs are below 2 with p = −1")
