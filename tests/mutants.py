@@ -196,11 +196,32 @@ def _in_fork(run: Callable[[], int], cpu_seconds: float) -> int:
     try:
         limit = int(cpu_seconds)
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(20 + limit)
+        _end_after(20 + limit)
         code = run()
     finally:
         os._exit(code)
+
+
+def _end_after(seconds: float) -> None:
+    """End this process as killed after these seconds, without those in which it waited for a processor."""
+    begun, waited = time.monotonic(), _seconds_in_run_queue()
+
+    def on_alarm(*_: object) -> None:
+        left = seconds - (time.monotonic() - begun) + (_seconds_in_run_queue() - waited)
+        if left <= 0:
+            os._exit(KILLED)
+        signal.alarm(1 + int(left))
+
+    signal.signal(signal.SIGALRM, on_alarm)
+    signal.alarm(1 + int(seconds))
+
+
+def _seconds_in_run_queue() -> float:
+    """Seconds for which this process was ready to run while others had the processors; 0 where Linux does not count."""
+    try:
+        return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
 
 
 def _in_parallel(worker: Callable[[int], Iterator[object]], processes: int) -> Iterator[Any]:

@@ -96,3 +96,10 @@ def test_the_largest_node_and_the_largest_cluster_are_accepted(monkeypatch: pyte
     for spec, group in (("v100:4x1", "v100:4x1"), ("v100:2x1,k80:2x1", "k80:2x1")):
         with pytest.raises(InputError, match=f"'{group}': a cluster can have at most 3 nodes"):
             parse_cluster(spec)
+
+
+def test_a_caller_may_allow_fewer_or_more_nodes_than_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.core.topology.MOST_NODES", 3)
+    assert len(parse_cluster("v100:4x1", most_nodes=4).nodes) == 4
+    with pytest.raises(InputError, match="'k80:1x1': a cluster can have at most 2 nodes"):
+        parse_cluster("v100:2x1,k80:1x1", most_nodes=2)

@@ -34,6 +34,7 @@ from shoal.engine.state_image import (
     restore,
 )
 from shoal.perf.catalog import catalog
+from shoal.perf.colocation import EstimatedModel
 from shoal.perf.model import ProfiledModel
 from shoal.testing.builders import job
 
@@ -106,3 +107,14 @@ def test_an_image_of_another_version_or_cluster_is_refused() -> None:
     other = parse_cluster("v100:4x4")
     with refusal("a base of a cluster of t4 cannot begin a segment on v100", JournalError):
         restore(State(other, ProfiledModel(other, catalog())), image_of(busy()))
+
+
+def test_a_pair_that_was_found_not_to_fit_is_known_after_a_restore() -> None:
+    state = State(CLUSTER, EstimatedModel(CLUSTER, catalog()))
+    a, b = (job(name, 0, 1, model=name, batch_size=batch).spec() for name, batch in (("LM", 5), ("A3C", 4)))
+    assert isinstance(state.perf, EstimatedModel)
+    state.perf = state.perf.parted(a, 5, b, 4)
+    again = State(CLUSTER, EstimatedModel(CLUSTER, catalog()))
+    restore(again, decode_image(encode_image(image_of(state))))
+    assert isinstance(again.perf, EstimatedModel)
+    assert again.perf.unfit == state.perf.unfit == {(("LM", 5), ("A3C", 4)), (("A3C", 4), ("LM", 5))}

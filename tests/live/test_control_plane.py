@@ -23,6 +23,7 @@ from shoal.live.quotas import QueueLimit
 from shoal.scenario.replay import policies_of, read_stories, replay_file
 from shoal.scenario.scenario import Scenario
 from shoal.store.journal import JournalFile, SqliteJournal
+from shoal.wire.app_messages import AppBidMessage
 from shoal.wire.messages import (
     PROTOCOL,
     AgentOrders,
@@ -522,3 +523,26 @@ def test_a_job_shows_its_bid_where_the_policy_has_prices(tmp_path: Path) -> None
         (one,) = submit(plane, job("one"))
         soon(lambda: state(plane, one) == "starting")
         assert plane.job(one, None).job.bid is None
+
+
+def test_a_run_that_is_cancelled_by_force_is_killed_without_its_grace(tmp_path: Path) -> None:
+    with opened(tmp_path) as plane:
+        for force, grace in ((False, 40.0), (True, 0.0)):
+            (id,) = submit(plane, job(grace=40.0))
+            running = obey(plane, "gpu-0")
+            plane.cancel(id, None, force=force).result(20)
+            reports = [RunReport(job=r.job, incarnation=r.incarnation, phase="running") for r in running]
+            soon(lambda: [order.phase for order in sync(plane, "gpu-0", reports).runs] == ["stop"])  # noqa: B023
+            assert [order.grace for order in sync(plane, "gpu-0", reports).runs] == [grace]
+            cancel(plane, id)
+
+
+def test_an_apps_own_bid_holds_in_the_next_auction_and_is_of_its_live_jobs_only(tmp_path: Path) -> None:
+    with opened(tmp_path, policy="themis") as plane:
+        (id,) = submit(plane, job(app="sweep", max_gpus=2, work=100.0))
+        obey(plane, "gpu-0")
+        with pytest.raises(InputError, match="jobs"):
+            plane.bid("sweep", AppBidMessage([id, "other"], [(1, 300.0)]), "ann")
+        plane.bid("sweep", AppBidMessage([id], [(1, 300.0), (2, 150.0)]), "ann").result(20)
+        submit(plane, job("next"), tenant="bo")
+        soon(lambda: plane.offer("sweep", "ann").said)

@@ -44,5 +44,5 @@ def test_rows_are_by_tenant_and_app_and_only_those_a_tenant_may_see() -> None:
         ("ann", "sweep", 1, 2, 5.0),
         ("bo", None, 1, 0, 0.0),
     ]
-    assert [row.rho for row in rows] == [1.0, 1.0, None]
+    assert [(row.rho, row.worst) for row in rows] == [(1.0, 1.0), (1.0, 1.0), (None, None)]
     assert [row.tenant for row in fairness_rows(state.freeze(), 0.0, "bo")] == ["bo"]

@@ -14,6 +14,7 @@ from shoal.core.topology import Node
 from shoal.live.clock import Clock
 from shoal.live.control_plane import ControlPlane
 from shoal.live.home import open_control_plane
+from shoal.live.native_tender import engine_words
 from shoal.live.tender import Tender, sites_as_nodes
 from shoal.provider.protocol import Abilities, AgentCall, Allocation, AllocationState, Seen, Site
 
@@ -332,3 +333,10 @@ def test_a_run_on_a_node_that_its_engine_drains_still_gets_its_allocation(tmp_pa
         tender.tick()
         assert engine.opened == [f"{id}.1.gpu-0"]
         assert plane.cluster().up_gpus == 2
+
+
+def test_an_allocation_of_which_the_engine_has_reported_nothing_has_no_line() -> None:
+    assert engine_words("slurm", "n0", None, "") == ""
+    assert engine_words("slurm", "n0", None, "no such account") == "n0: slurm refused it: no such account"
+    waiting = Seen("n0.1", "4711", AllocationState.WAITING, why="Resources")
+    assert engine_words("slurm", "n0", waiting, "") == "n0: slurm 4711 waits (Resources)"

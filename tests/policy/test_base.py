@@ -231,6 +231,12 @@ def test_a_job_that_cannot_run_here_is_refused_for_its_own_reason() -> None:
     assert infeasible_refusals(jobs_of(1, 2), np.zeros(2, dtype=np.int32)) == {}
 
 
+def test_where_all_nodes_are_down_a_job_without_a_kind_is_too_large_for_no_gpus() -> None:
+    moment = snapshot([job("wide", gpus=9, kinds=("tpu",))], "v100:2x4", down=[0, 1])
+    refusals = infeasible_refusals(moment, np.zeros(1, dtype=np.int32))
+    assert refusals[0].reason == Reason(TOO_LARGE, (9, 0))
+
+
 # ── times of review ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
