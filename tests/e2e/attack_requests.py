@@ -31,7 +31,6 @@ _SPARED = frozenset(
 )  # fmt: skip
 """Requests of an admin that change the cluster under attack for good."""
 
-_BODIES = (b"", b"{", b"null", b"[]", b"[" * 100_000, b'{"a":' * 500, b"\xff\xfe", b"1" * 5000)
 _SLOW, _STREAMS = 120, 40
 
 

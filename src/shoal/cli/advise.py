@@ -26,14 +26,7 @@ if TYPE_CHECKING:
     from shoal.scenario.advise import AdviceReport
 
 
-@click.command()
-@click.argument("file", type=click.Path(path_type=Path), metavar="SACCT")
-@click.option(
-    "--cluster",
-    metavar="SPEC",
-    help="Cluster: TYPE:NODESxGPUS[,…] or a YAML file.  [default: derived from the history]",
-)
-@click.option(
+policies_option = click.option(
     "--policy",
     "policies",
     multiple=True,
@@ -41,6 +34,17 @@ if TYPE_CHECKING:
     help="Policy to simulate beside the baseline; repeatable.  [default: eight]",
     shell_complete=complete_policy,
 )
+"""Decorator for the option of the policies that ``print_advice`` compares."""
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path), metavar="SACCT")
+@click.option(
+    "--cluster",
+    metavar="SPEC",
+    help="Cluster: TYPE:NODESxGPUS[,…] or a YAML file.  [default: derived from the history]",
+)
+@policies_option
 @click.option("--speeds", metavar="KIND=SPEED,…", help="Relative speeds of the kinds.  [default: all equal]")
 @click.option("--days", type=click.FloatRange(0.0, min_open=True), default=31.0, help="Use only the last days.")
 @click.option(

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shoal.cli.advise import print_advice
-from shoal.cli.completion import complete_policy
+from shoal.cli.advise import policies_option, print_advice
 from shoal.cli.output import json_option, warn
 from shoal.core.spec_text import split_name
 
@@ -37,14 +36,7 @@ _WATCHES = {engine: f"shoal.provider.{engine}.shadow" for engine in ("kubernetes
     default=Path("shadow.txt"),
     help="File for the jobs seen, in the form of sacct output; an existing one is continued.",
 )
-@click.option(
-    "--policy",
-    "policies",
-    multiple=True,
-    metavar="P",
-    help="Policy to simulate beside the baseline; repeatable.  [default: eight]",
-    shell_complete=complete_policy,
-)
+@policies_option
 @json_option
 def shadow(engine: str, hours: float, period: float, out: Path, policies: tuple[str, ...], as_json: bool) -> None:
     """Watch the jobs of an engine, then simulate them under other policies; nothing of the engine is changed."""

@@ -189,18 +189,3 @@ def _allotted(snapshot: Snapshot, table: RateTable, claimed: MarketClaims, found
 def _placement(held: Placement | None, seats: Seats) -> Placement:
     """These seats as a placement, the one held if it is the same."""
     return held if held is not None and held.seats is seats else Placement(seats)
-
-
-def _seats(snapshot: Snapshot, worth: Floats) -> list[Seats | None]:
-    """Return, by job, the seats it may stay on; of two gangs over several nodes with one in common only the first."""
-    seats: list[Seats | None] = [None] * len(worth)
-    spanned: set[int] = set()
-    held = snapshot.all_placements
-    for i in np.flatnonzero(np.isfinite(worth[:, STAY])).tolist():
-        placement = held[i]
-        if placement is None or (len(placement.seats) > 1 and not spanned.isdisjoint(placement.nodes)):
-            continue
-        if len(placement.seats) > 1:
-            spanned.update(placement.nodes)
-        seats[i] = placement.seats
-    return seats

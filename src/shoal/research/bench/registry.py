@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -21,10 +22,7 @@ from shoal.core.decision import Decision, Grant, Refusal, Verdict
 from shoal.core.errors import InputError, nearest
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import parse_cluster
-from shoal.engine.loop import judge
-from shoal.engine.moves import StopStartPlanner
-from shoal.placement.packed import PackedPlacer
-from shoal.policy.registry import POLICIES, parse_policy
+from shoal.policy.registry import POLICIES
 from shoal.research.bench import (
     advise,
     auction,
@@ -41,7 +39,7 @@ from shoal.research.bench import (
     solve,
     trainer,
 )
-from shoal.scenario.backend import make_backend
+from shoal.research.bench.timing import cycle_seconds
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
 from shoal.workload.files import read_workload
@@ -129,20 +127,7 @@ def _live_cycles(policy: str) -> tuple[float, float]:
         for i, (at, gpus, seconds) in enumerate(zip(submitted, sizes, work, strict=True))
     ]
     scenario = Scenario(parse_cluster("gpu:1024x8"), policy, restart_cost="0")
-    known = scenario.speeds()
-    backend, state = make_backend(scenario, jobs, known), scenario.make_state(known)
-    chosen, placer, planner = parse_policy(policy), PackedPlacer(), StopStartPlanner()
-    seconds, review_at = [], float("inf")
-    for _ in range(150):
-        batch = backend.wait(review_at)
-        state.apply_events(batch.now, batch.events)
-        begin = process_time()
-        judgement = judge(state.freeze(), chosen, placer, planner)
-        seconds.append(process_time() - begin)
-        state.apply_commands(judgement.commands)
-        state.end_cycle(judgement.decision.carry)
-        backend.send(judgement.commands)
-        review_at = judgement.decision.review_at
+    seconds = list(islice(cycle_seconds(scenario, jobs), 150))
     return seconds[0], float(np.median(seconds[1:]))
 
 

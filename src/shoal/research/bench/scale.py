@@ -10,17 +10,12 @@ an end or a review. Jobs arrive and end every 20 s on average. Workloads:
 
 from dataclasses import dataclass
 from math import log
-from time import process_time
 
 import msgspec
 import numpy as np
 
 from shoal.core.topology import parse_cluster
-from shoal.engine.loop import judge
-from shoal.engine.moves import StopStartPlanner
-from shoal.placement.packed import PackedPlacer
-from shoal.policy.registry import parse_policy
-from shoal.scenario.backend import make_backend
+from shoal.research.bench.timing import cycle_seconds
 from shoal.scenario.scenario import Scenario
 from shoal.workload.generators.registry import generate
 from shoal.workload.schema import Job
@@ -86,21 +81,11 @@ def cycles(policy: str, workload: str, live: int, nodes: int) -> CycleSeconds:
     """Measure the first cycle and up to 60 more."""
     jobs = jobs_of(workload, live)
     scenario = Scenario(parse_cluster(cluster_of(workload, nodes)), policy, restart_cost="0").resolved(jobs)
-    known = scenario.speeds()
-    backend, state = make_backend(scenario, jobs, known), scenario.make_state(known)
-    chosen, placer, planner = parse_policy(policy), PackedPlacer(), StopStartPlanner()
     seconds: list[float] = []
-    review_at = float("inf")
-    while len(seconds) <= _CYCLES and (len(seconds) < 2 or sum(seconds) < _ENOUGH):
-        batch = backend.wait(review_at)
-        state.apply_events(batch.now, batch.events)
-        begin = process_time()
-        judgement = judge(state.freeze(), chosen, placer, planner)
-        seconds.append(process_time() - begin)
-        state.apply_commands(judgement.commands)
-        state.end_cycle(judgement.decision.carry)
-        backend.send(judgement.commands)
-        review_at = judgement.decision.review_at
+    for spent in cycle_seconds(scenario, jobs):
+        seconds.append(spent)
+        if len(seconds) > _CYCLES or (len(seconds) >= 2 and sum(seconds) >= _ENOUGH):
+            break
     return CycleSeconds(seconds[0], float(np.median(seconds[1:])), max(seconds[1:]))
 
 
