@@ -224,7 +224,7 @@ class Advice:
 
 
 def advice_of(columns: RecordedColumns, record: Outcome, outcomes: Sequence[Outcome], baseline: str) -> Advice:
-    """Compare outcomes with the record and with the baseline's."""
+    """Compare the policies' outcomes with the record and with the baseline's outcome."""
     draws = draw_days(columns.eligible)
     kept = np.isfinite(record.jct)
     for outcome in outcomes:

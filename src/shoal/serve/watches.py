@@ -74,7 +74,7 @@ class WatchedView:
         return True
 
     def since(self, number: int) -> bytes | None:
-        """Return what changed after change ``number`` as JSON; None if nothing did."""
+        """Return the rows changed after change ``number`` as JSON; None without any."""
         known = -1 if number < self.first else bisect_right(self.changes, number)
         if known == 0:  # too long ago to be one of ``changes``
             return self._since(number)
@@ -136,7 +136,7 @@ class Watches:
         return int(number) if start == self.start and number.isascii() and number.isdigit() else -1
 
     def event(self, informed: int, made: Iterable[tuple[str, WatchedView]]) -> bytes | None:
-        """Return the event with what changed in these views after change ``informed``; None if nothing did."""
+        """Return the event with the changes in these views after change ``informed``; None without any."""
         parts = [(view, part) for view, rows in made if (part := rows.since(informed)) is not None]
         if not parts:
             return None

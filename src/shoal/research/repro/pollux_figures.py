@@ -51,7 +51,7 @@ PAPER_NAMES = {"pollux": "Pollux, p = −1", OPTIMUS: "Optimus", TIRESIAS: "Tire
 
 
 def lives(context: ReproContext, policies: Sequence[tuple[str, int]]) -> dict[tuple[str, int], list[Life]]:
-    """Return the runs of each policy on all workloads; the number is the GPUs that its seeds count as tried on."""
+    """Return the runs of each policy on all workloads; its number is the GPUs on which seeded jobs count as tried."""
     numbers, jobs = (QUICK, QUICK_JOBS) if context.quick else (NUMBERS, None)
     tasks = [
         Task(
