@@ -33,7 +33,7 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class Arbiter:
-    """Offers nothing to the ``f`` of all apps with the lowest ρ; ``rounding`` is ``random`` or ``floor``."""
+    """Offers nothing to the fraction ``f`` of apps with the lowest ρ; ``rounding`` is ``random`` or ``floor``."""
 
     f: float
     rounding: str
