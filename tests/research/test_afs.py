@@ -5,7 +5,18 @@ from pathlib import Path
 import pytest
 
 from shoal.core.errors import InputError
-from shoal.research.repro.afs import FIGURES, AfsVariant, JctRatio, figure_table, measure_all, ratios, trace, variants
+from shoal.research.repro.afs import (
+    FIGURES,
+    FIRST,
+    AfsVariant,
+    JctRatio,
+    figure_table,
+    measure,
+    measure_all,
+    ratios,
+    trace,
+    variants,
+)
 from shoal.research.repro.afs_verdicts import VERDICTS
 from shoal.research.repro.context import ReproContext, ResultCache
 from shoal.research.repro.table import REPRODUCES
@@ -53,6 +64,17 @@ def test_only_the_first_jobs_are_taken_where_that_is_asked(folder: Path) -> None
     assert trace(folder, 4, 0, jobs=5).jobs == trace(folder, 4, 0).jobs[:5]
 
 
+def test_themis_and_what_is_beside_it_run_the_first_jobs_of_a_trace(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.research.repro.afs.FIRST_JOBS", 5)
+    first, few = (measure(folder, 9, 0, AfsVariant("afs-p", jobs), n) for jobs, n in ((FIRST, None), ("", 5)))
+    assert (first.mean, first.tail) == (few.mean, few.tail)
+    assert (
+        measure(folder, 9, 0, AfsVariant("afs-p", FIRST), 3).mean == measure(folder, 9, 0, AfsVariant("afs-p"), 3).mean
+    )
+
+
 def test_a_folder_without_the_trace_is_refused(folder: Path) -> None:
     with pytest.raises(InputError, match="05_"):
         trace(folder, 5, 0)
@@ -74,6 +96,7 @@ LIKE_THE_PAPERS: dict[str, dict[str, list[float]]] = {
         "srtf / rank": [3.0, 3.0],
         "tiresias / max-min": [1.5, 1.5],
         "tiresias / afs-p": [1.9, 3.1],
+        "themis (first 500) / afs-p (first 500)": [1.1, 1.0],
     },
     "6": {
         "srtf (widest) / srtf": [0.79, 4.85],
@@ -100,6 +123,7 @@ def test_the_papers_own_figures_reproduce(figure: str) -> None:
     ("figure", "row", "values", "verdict"),
     [
         ("5", "tiresias / max-min", [1.5, 3.2], "max-min ahead somewhere"),
+        ("5", "themis (first 500) / afs-p (first 500)", [1.1, 0.9], "themis ahead somewhere"),
         ("5", "srtf / afs-l", [0.9, 2.7], "1.2 to 2.7 times better than srtf (ours 0.90 to 2.70)"),
         ("6", "srtf (widest) / srtf", [0.4, 0.5], "up to 4.85 times longer (ours 0.50)"),
         ("9", "tiresias / afs-p", [0.5, 0.5, 2.0], "on most traces (1 of 3)"),

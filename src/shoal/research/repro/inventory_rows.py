@@ -17,6 +17,7 @@ _THIRD = "a third of the GPUs and arrivals, 13 days"
 _SPEEDS = "from the published speeds, which need V100, P100 and K80 GPUs to measure"
 _TESTBED = "simulated instead of the testbed"
 _DRAWN = "generated from the stated figures instead of the authors' trace"
+_THEMIS_500 = "Themis on the first 500 jobs of each trace, the others on all"
 _EMBEDDED = "on the embedded cluster, with few workers on processors and short jobs"
 
 _GAVEL: tuple[Row, ...] = (
@@ -90,11 +91,11 @@ _AFS: tuple[Row, ...] = (
     ("figure 2", "queue length, cluster efficiency and blocking over time", "afs-2*", "", ""),
     ("figure 3", "time lines of jobs", "", "", _EXAMPLE),
     ("figure 4", "overview of CoDDL", "", "", _SKETCH),
-    ("figure 5", "average JCT by scheduler, eleven traces", "afs-5*", "", ""),
+    ("figure 5", "average JCT by scheduler, eleven traces", "afs-5*", _THEMIS_500, ""),
     ("figure 6", "average JCT with the widest gangs", "afs-6*", "", ""),
     ("figure 7", "real cluster, four schedulers", "afs-7*", _EMBEDDED, ""),
     ("figure 8", "a job whose shares change, by cost of a change", "afs-8*", "simulated instead of a real cluster", ""),
-    ("figure 9", "99th percentile of JCT by scheduler", "afs-9*", "", ""),
+    ("figure 9", "99th percentile of JCT by scheduler", "afs-9*", _THEMIS_500, ""),
     ("figure 10", "JCT by length of jobs", "afs-10*", "", ""),
     ("figure 11", "altruistic SRTF and SRSF", "afs-11*", "", ""),
     ("figure 12", "the best shares depend on jobs to come", "", "", _EXAMPLE),
