@@ -39,7 +39,7 @@ from shoal.research.bench.registry import BENCHES
 from shoal.research.grounds.ground import GROUNDS
 from shoal.research.repro.blocks import blocks
 from shoal.research.repro.inventory import brief_verdict, faults, inventory, tally
-from shoal.research.repro.recorded import recorded_runs
+from shoal.research.repro.recorded import cpu_hours, recorded_runs
 from shoal.research.repro.registry import reproductions
 from shoal.testing.conformance import CHECKS
 from shoal.workload.generators.registry import GENERATORS
@@ -255,6 +255,17 @@ def _figures() -> str:
     return _table(("paper and figure", "what it shows", "made", "by", "verdict"), *lines)
 
 
+def _hours() -> str:
+    """The CPU hours of all recorded reproductions, and the hours that two cores take for them."""
+    runs = recorded_runs()
+    hours = cpu_hours(runs)
+    longest = ", ".join(f"`{name}`" for name in sorted(runs, key=lambda name: -(runs[name].cpu or 0.0))[:3])
+    return (
+        f"The {len(runs)} recorded experiments took {hours:.1f} CPU hours: about {hours / 2:.1f} hours for `make repro` "
+        f"on two cores. The longest are {longest}. A result that several experiments use counts in each of them."
+    )
+
+
 def _linked(name: str, homes: Mapping[str, str]) -> str:
     """A reproduction's name, with a link to the page that has its tables."""
     if name not in homes:
@@ -276,6 +287,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "seams": _seams,
     "grounds": _grounds,
     "figures": _figures,
+    "repro-hours": _hours,
 }
 
 

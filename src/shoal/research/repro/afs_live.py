@@ -19,7 +19,7 @@ CASES = (
     FidelityCase("optimus", (("interval", 20.0),), elastic=True),
     FidelityCase("afs-p", (("unit", 20.0),), elastic=True),
 )
-REPEATS = 5
+REPEATS = 3
 
 PAPER_GAINS = {"tiresias": (3.54, 2.93), "optimus": (1.12, 1.66), "themis": (1.22, 1.30)}
 """AFS-P's gain in mean completion time over each, on traces 9 and 3 (§5.3)."""

@@ -119,7 +119,7 @@ _POLLUX: tuple[Row, ...] = (
     ("figure 7", "distribution of ρ", "pollux-7 pollux-p", "", ""),
     ("figure 8a", "JCT by load", "pollux-8a", "", ""),
     ("figure 8b", "JCT by scheduling interval", "pollux-8b", "", ""),
-    ("figure 8c", "JCT by slowdown of jobs that share a node", "pollux-8c", "", ""),
+    ("figure 8c", "JCT by slowdown of jobs that share a node", "pollux-8c", "two of eight workloads", ""),
     ("figure 9", "cost and time of a training in a cloud", "pollux-9*", "", ""),
     ("table 1", "models", "", "", _LIST),
     ("table 2", "JCT and makespan of seven configurations", "pollux-table2*", _TESTBED, ""),

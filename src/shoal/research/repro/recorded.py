@@ -35,6 +35,11 @@ def recorded_runs(file: Path | None = None) -> dict[str, RecordedRun]:
         raise InputError("record", str(file or FILE), "must hold verdicts and CPU seconds by name") from error
 
 
+def cpu_hours(runs: Mapping[str, RecordedRun]) -> float:
+    """Return the CPU hours of recorded runs together; a result that several of them use counts in each."""
+    return sum(run.cpu or 0.0 for run in runs.values()) / 3600.0
+
+
 def longest_first(wanted: Iterable[Reproduction]) -> list[Reproduction]:
     """Return reproductions by their recorded CPU time, those without a record first, so that all end about together."""
     known = recorded_runs()
