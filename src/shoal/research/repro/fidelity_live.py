@@ -100,8 +100,9 @@ class QueueTimings:
 
     ``up`` is when the node came up. ``first`` is from the command that starts a job to its first step; ``again`` from
     the command that freed GPUs for a later start, or that resized a job, to the first step after it; ``end`` from the
-    last step to the completion event. ``passes`` are by model, ranks and samples on each; ``noise`` is the median
-    reported noise scale by model.
+    last step to the completion event. Of ``first`` and ``again``, one without a measurement has the value of the other:
+    on a busy machine every first start may be stopped before its first step. ``passes`` are by model, ranks and samples
+    on each; ``noise`` is the median reported noise scale by model.
     """
 
     up: Seconds
@@ -182,7 +183,7 @@ def read_timings(home: Path) -> QueueTimings:
     return QueueTimings(
         times.up,
         times.submitted,
-        median(first),
+        median(first or again),
         median(again or first),
         median(ends),
         {key: seconds / count for key, (count, seconds) in passes.items()},
