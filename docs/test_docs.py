@@ -20,6 +20,7 @@ import shutil
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,6 +40,7 @@ from shoal.research.bench.registry import BENCHES
 from shoal.research.grounds.ground import GROUNDS
 from shoal.research.repro.blocks import blocks
 from shoal.research.repro.inventory import brief_verdict, faults, inventory, tally
+from shoal.research.repro.inventory_rows import PAPERS
 from shoal.research.repro.recorded import cpu_hours, recorded_runs
 from shoal.research.repro.registry import reproductions
 from shoal.testing.conformance import CHECKS
@@ -240,19 +242,24 @@ def _grounds() -> str:
     return _table(("ground", "what it is", "cluster", "speeds known", "lengths"), *rows)
 
 
-def _figures() -> str:
-    """One table of all papers: a line with the count of each paper, then its tables and figures."""
+def _papers() -> str:
+    """By paper how many of its tables and figures are made, and how many reproduce."""
     recorded, rows = recorded_runs(), inventory()
+    papers = dict.fromkeys(row.paper for row in rows)
+    counts = {paper: tally([row for row in rows if row.paper == paper], recorded) for paper in papers}
+    return _table(("paper", "tables and figures"), *((f"[{p}](#{_anchor(p)})", text) for p, text in counts.items()))
+
+
+def _figures(paper: str) -> str:
+    """A paper's tables and figures with their verdicts."""
+    recorded = recorded_runs()
     homes = {name: page.name for page in PAGES for name in blocks(page.read_text())}
     lines = []
-    for paper in dict.fromkeys(row.paper for row in rows):
-        of_paper = [row for row in rows if row.paper == paper]
-        lines.append((f"**{paper}**", f"**{tally(of_paper, recorded)}**", "", "", ""))
-        for row in of_paper:
-            how = ": ".join(filter(None, (row.state, row.reason)))
-            names = ", ".join(_linked(name, homes) for name in row.names)
-            lines.append((row.number, row.shows, how, names, brief_verdict(row, recorded)))
-    return _table(("paper and figure", "what it shows", "made", "by", "verdict"), *lines)
+    for row in (row for row in inventory() if row.paper == paper):
+        how = ": ".join(filter(None, (row.state, row.reason)))
+        names = ", ".join(_linked(name, homes) for name in row.names)
+        lines.append((row.number, row.shows, how, names, brief_verdict(row, recorded)))
+    return _table(("figure", "what it shows", "made", "by", "verdict"), *lines)
 
 
 def _hours() -> str:
@@ -261,7 +268,7 @@ def _hours() -> str:
     hours = cpu_hours(runs)
     longest = ", ".join(f"`{name}`" for name in sorted(runs, key=lambda name: -(runs[name].cpu or 0.0))[:3])
     return (
-        f"The {len(runs)} recorded experiments took {hours:.1f} CPU hours: about {hours / 2:.1f} hours for `make repro` "
+        f"The {len(runs)} recorded experiments took {hours:.1f} CPU hours: about {hours / 2:.1f} h for `make repro` "
         f"on two cores. The longest are {longest}. A result that several experiments use counts in each of them."
     )
 
@@ -286,8 +293,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "lifecycle": _lifecycle,
     "seams": _seams,
     "grounds": _grounds,
-    "figures": _figures,
+    "papers": _papers,
     "repro-hours": _hours,
+    **{f"figures-{paper.split()[0].lower()}": partial(_figures, paper) for paper in PAPERS},
 }
 
 

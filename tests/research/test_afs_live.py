@@ -31,13 +31,13 @@ def test_gains_over_each_policy_are_judged_by_their_intervals() -> None:
     assert made.verdict == REPRODUCES
     assert made.cells()[0][:4] == ["tiresias", "2.93–3.54", "20.0", "2.00 (2.00–2.00)"]
     slower = {**LIVE, "optimus": [replace(RUN, live_jct=9.0)] * 2}
-    assert gain_table(slower).verdict == "differs: not so: AFS-P is better than optimus (ours 0.90 (0.90–0.90))"
+    assert gain_table(slower).verdict == "differs: does not hold: AFS-P is better than optimus (ours 0.90 (0.90–0.90))"
 
 
 def test_the_simulators_error_is_compared_with_the_papers() -> None:
     assert error_table(LIVE).verdict == REPRODUCES
     off = {**LIVE, "afs-p": [replace(RUN, simulated_jct=12.0)] * 2}
-    assert error_table(off).verdict == "differs: not so: afs-p's error is at most 5.2% (ours 20.0%)"
+    assert error_table(off).verdict == "differs: does not hold: afs-p's error is at most 5.2% (ours 20.0%)"
 
 
 def test_a_day_holds_its_own_jobs_from_its_beginning_and_its_longest_of_the_model() -> None:

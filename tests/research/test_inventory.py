@@ -67,7 +67,7 @@ def test_a_papers_count_says_how_many_reproduce() -> None:
         "a-2": RecordedRun((cannot_be_told("no numbers"),), 1.0),
         "a-4": RecordedRun((cannot_be_told("no numbers"), differs("by half")), 1.0),
     }
-    text = "5 of 6 experiments made: 1 reproduce, 2 differ, 1 cannot be told, 1 have no verdict yet"
+    text = "5 of 6 experiments made: 1 reproduce, 2 differ, 1 cannot be told, 1 without a verdict yet"
     assert tally(whole, runs) == text
     assert verdict(made[1], runs) == "reproduces; differs: by half"
     assert verdict(made[3], runs) == "no verdict recorded"
@@ -75,17 +75,20 @@ def test_a_papers_count_says_how_many_reproduce() -> None:
 
 def test_a_brief_verdict_names_the_first_claim_that_differs_and_counts_the_others() -> None:
     runs = {
-        "a-0": RecordedRun((differs("not so: twice as fast; never late (2 were); cheaper"),), 1.0),
+        "a-0": RecordedRun((differs("does not hold: twice as fast; never late (2 were); cheaper"),), 1.0),
         "a-1": RecordedRun((REPRODUCES,), 1.0),
         "a-2": RecordedRun((), 1.0),
+        "a-6": RecordedRun((differs("by half"), differs("by a third")), 1.0),
         "a-5": RecordedRun((differs("JCT 2 (paper 3); 2 of 4 agree"), cannot_be_told("no figures; no data")), 1.0),
     }
     row = InventoryRow(PAPER, "1", "x", ("a-0", "a-1"))
-    assert brief_verdict(row, runs) == "differs: not so: twice as fast (and 2 more); reproduces"
+    assert brief_verdict(row, runs) == "differs: does not hold: twice as fast (and 2 more); reproduces"
     assert brief_verdict(InventoryRow(PAPER, "2", "x", ("a-2",)), runs) == "no claim to check"
     assert brief_verdict(InventoryRow(PAPER, "3", "x", ("a-3",)), runs) == "no verdict recorded"
     both = "differs: JCT 2 (paper 3); 2 of 4 agree; cannot be told: no figures; no data"
     assert brief_verdict(InventoryRow(PAPER, "5", "x", ("a-5",)), runs) == both
+    many = InventoryRow(PAPER, "6", "x", ("a-6", "a-5"))
+    assert brief_verdict(many, runs) == f"differs: by half; so in 2 more tables; {both.partition('agree; ')[2]}"
     assert brief_verdict(InventoryRow(PAPER, "4", "x", why="needs GPUs"), runs) == "–"
 
 

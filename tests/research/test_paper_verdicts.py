@@ -36,7 +36,7 @@ def test_improvements_must_be_alike_at_all_loads() -> None:
     folders = ("w-0.5", "w")
     means = {(f, p): [v] for f in folders for p, v in (("pollux", 50.0), (TIRESIAS, 80.0), ("optimus", 100.0))}
     assert verdict("pollux-8a", means, folders) == REPRODUCES
-    assert "below optimus 50%, 9%" in verdict("pollux-8a", {**means, ("w", "optimus"): [55.0]}, folders)
+    assert "JCT below that of optimus by 50%, 9%" in verdict("pollux-8a", {**means, ("w", "optimus"): [55.0]}, folders)
 
 
 def test_long_intervals_must_cost_time_and_short_ones_none() -> None:

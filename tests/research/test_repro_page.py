@@ -61,7 +61,7 @@ def test_tables_verdicts_and_failures_are_in_the_page_and_names_are_escaped(page
     assert "a &lt;table&gt;" in page
     assert "a-2 failed: has no traces" in page
     assert "paper: 2 h" in page
-    assert "3 of 3 experiments made: 1 reproduce, 1 differ, 1 have no verdict yet" in page
+    assert "3 of 3 experiments made: 1 reproduce, 1 differ, 1 without a verdict yet" in page
 
 
 def test_the_papers_lines_and_ours_are_drawn_without_missing_values(page: str) -> None:

@@ -162,7 +162,7 @@ def test_a_batch_is_judged_by_makespan_late_jobs_and_small_jobs() -> None:
         "ossp": [looked(99, 0.7, 90)] * 3,
     }
     assert look_verdict(found) == REPRODUCES
-    assert look_verdict({**found, "allox": [looked(90, 0.2, 8)] * 3}) == "differs: not so: sooner than allox"
+    assert look_verdict({**found, "allox": [looked(90, 0.2, 8)] * 3}) == "differs: does not hold: sooner than allox"
     mixed = [looked(130, 0.2, 8), looked(90, 0.2, 8), looked(110, 0.2, 8)]
     assert look_verdict({**found, "allox": mixed}).startswith("cannot be told: the interval holds 0: sooner than allox")
 

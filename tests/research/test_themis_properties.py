@@ -83,7 +83,9 @@ def test_counts_are_added_and_the_largest_gain_is_kept() -> None:
     assert both.share("pe_won") == 0.5
 
 
-@pytest.mark.parametrize(("sp", "ef", "verdict"), [(10, 10, REPRODUCES), (9, 10, "differs: not so: SP"), (10, 5, "EF")])
+@pytest.mark.parametrize(
+    ("sp", "ef", "verdict"), [(10, 10, REPRODUCES), (9, 10, "differs: does not hold: SP"), (10, 5, "EF")]
+)
 def test_the_theorem_is_judged_on_linear_values(sp: int, ef: int, verdict: str) -> None:
     counts = PropertyCounts(10, 10, 4, 10, 5, ef, 5, sp, 10)
     assert verdict in property_table({("linear", inf): counts}).verdict

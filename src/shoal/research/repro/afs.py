@@ -32,6 +32,9 @@ QUICK_TRACES = (4, 9, 11)
 SEEDS = (0, 1, 2)
 ONE_SEED = (0,)
 """The draws of figures whose policies take long."""
+LONG_TRACES = (2, 3, 5, 10)
+MOST_JOBS = 5000
+"""The jobs of these traces in the figures that do not take them whole; no other trace has as many."""
 FIRST_JOBS = 500
 FIRST = f"first {FIRST_JOBS}"
 """The jobs of runs of Themis, which holds an auction at every end of a lease, and of the runs beside it."""
@@ -86,6 +89,7 @@ class PaperFigure:
     ratios: tuple[JctRatio, ...]
     paper: str
     seeds: tuple[int, ...] = SEEDS
+    whole: bool = True
 
 
 def _ratios_over(base: str, *ours: str, of: str = "mean") -> tuple[JctRatio, ...]:
@@ -111,6 +115,7 @@ FIGURES: dict[str, PaperFigure] = {
             ),
             "AFS-L 1.2 to 2.7, AFS-P 1.9 to 3.1, each the best of its kind on all 11",
             ONE_SEED,
+            whole=False,
         ),
         PaperFigure(
             "6",
@@ -128,6 +133,7 @@ FIGURES: dict[str, PaperFigure] = {
             ),
             "AFS above 1 in most cases; Max-Min or Optimus ahead of it on some traces",
             ONE_SEED,
+            whole=False,
         ),
         PaperFigure(
             "11",
@@ -141,6 +147,7 @@ FIGURES: dict[str, PaperFigure] = {
             tuple(JctRatio(AfsVariant(name), AfsVariant("afs-l")) for name in ("afs-p", "afs-s")),
             "AFS-P at most about 2; AFS-S similar to AFS-P in many cases",
             ONE_SEED,
+            whole=False,
         ),
         PaperFigure(
             "rank",
@@ -195,15 +202,20 @@ def measure_all(
     traces: Sequence[int] = TRACES,
     seeds: Sequence[int] = SEEDS,
     jobs: int | None = None,
+    most: int | None = None,
 ) -> Results:
-    """Return the results of all variants on all traces and seeds, computed or stored."""
+    """Return the results of all variants on all traces and seeds, computed or stored.
+
+    At most ``jobs`` of each trace, and at most ``most`` of a long one.
+    """
+    limits = {number: most if number in LONG_TRACES and jobs is None else jobs for number in traces}
     cases = [(number, seed, variant) for number in traces for seed in seeds for variant in wanted]
     tasks = [
         Task(
-            {"afs": number, "seed": seed, "policy": variant.policy, "jobs": variant.jobs, "limit": jobs},
+            {"afs": number, "seed": seed, "policy": variant.policy, "jobs": variant.jobs, "limit": limits[number]},
             f"trace {number}, seed {seed}, {variant}",
             measure,
-            (folder, number, seed, variant, jobs),
+            (folder, number, seed, variant, limits[number]),
         )
         for number, seed, variant in cases
     ]
@@ -239,16 +251,22 @@ def figure_table(figure: PaperFigure, results: Results, traces: Sequence[int], s
         ["ratio", *map(str, traces), "mean"],
         rows,
         figure.paper,
-        "models drawn for the jobs once" if len(seeds) == 1 else f"means of {len(seeds)} draws of models for the jobs",
+        _extent(figure, len(seeds)),
         verdict=VERDICTS[figure.number](found) if figure.number in VERDICTS else "",
         charts=[Chart(title, "trace", "ratio", (), lines, "bars", tuple(map(str, traces)))],
     )
 
 
+def _extent(figure: PaperFigure, draws: int) -> str:
+    drawn = "models drawn for the jobs once" if draws == 1 else f"means of {draws} draws of models for the jobs"
+    return drawn if figure.whole else f"{drawn}; the first {MOST_JOBS:,} jobs of a trace"
+
+
 def _run(figure: PaperFigure, context: ReproContext) -> list[Table]:
     traces, seeds = (QUICK_TRACES, ONE_SEED) if context.quick else (TRACES, figure.seeds)
     wanted = variants([figure])
-    results = measure_all(context, context.data / FOLDER, wanted, traces=traces, seeds=seeds)
+    most = None if figure.whole else MOST_JOBS
+    results = measure_all(context, context.data / FOLDER, wanted, traces=traces, seeds=seeds, most=most)
     return [figure_table(figure, results, traces, seeds)]
 
 

@@ -84,11 +84,19 @@ def verdict(row: InventoryRow, recorded: Mapping[str, RecordedRun]) -> str:
 
 
 def brief_verdict(row: InventoryRow, recorded: Mapping[str, RecordedRun]) -> str:
-    """Return a row's verdict with the first of the claims that differ and the number of the others."""
+    """Return a row's verdict: of each kind the first, its first claim that differs, and the number of the others."""
     if not row.names:
         return "–"
-    found = [_brief(text) for name in row.names if name in recorded for text in recorded[name].verdicts]
-    return "; ".join(dict.fromkeys(found)) or verdict(row, recorded)
+    found = dict.fromkeys(text for name in row.names if name in recorded for text in recorded[name].verdicts)
+    kinds: dict[str, list[str]] = {}
+    for text in found:
+        kinds.setdefault(text.partition(":")[0], []).append(_brief(text))
+    briefs = [first + _others(len(others)) for first, *others in kinds.values()]
+    return "; ".join(briefs) or verdict(row, recorded)
+
+
+def _others(count: int) -> str:
+    return f"; so in {count} more table{'s' if count > 1 else ''}" if count else ""
 
 
 def _brief(text: str) -> str:
@@ -113,8 +121,8 @@ def tally(rows: Sequence[InventoryRow], recorded: Mapping[str, RecordedRun]) -> 
         (whole, "reproduce"),
         (part, "differ"),
         (unknown, "cannot be told"),
-        (without, "make no claim"),
-        (rest, "have no verdict yet"),
+        (without, "without a claim"),
+        (rest, "without a verdict yet"),
     )
     text = ", ".join(f"{count} {what}" for count, what in counts if count)
     return f"{len(made)} of {len(experiments)} experiments made{': ' if text else ''}{text}"

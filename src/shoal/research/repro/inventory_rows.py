@@ -17,7 +17,8 @@ _THIRD = "a third of the GPUs and arrivals, 13 days"
 _SPEEDS = "from the published speeds, which need V100, P100 and K80 GPUs to measure"
 _TESTBED = "simulated instead of the testbed"
 _DRAWN = "generated from the stated figures instead of the authors' trace"
-_THEMIS_500 = "Themis on the first 500 jobs of each trace, the others on all"
+_FIRST = "the first 5,000 jobs of each trace"
+_THEMIS_500 = f"{_FIRST}, Themis on 500"
 _EMBEDDED = "on the embedded cluster, with few workers on processors and short jobs"
 
 _GAVEL: tuple[Row, ...] = (
@@ -99,7 +100,7 @@ _AFS: tuple[Row, ...] = (
     ("figure 10", "JCT by length of jobs", "afs-10*", "", ""),
     ("figure 11", "altruistic SRTF and SRSF", "afs-11*", "", ""),
     ("figure 12", "the best shares depend on jobs to come", "", "", _EXAMPLE),
-    ("figure 13", "AFS-L beside AFS-P and AFS-S", "afs-13*", "", ""),
+    ("figure 13", "AFS-L beside AFS-P and AFS-S", "afs-13*", _FIRST, ""),
     ("figure 14", "run times of the traces", "afs-14", "", ""),
     ("figure 15", "simulator beside a real cluster", "afs-15*", _EMBEDDED, ""),
     ("table 1", "what algorithms consider", "", "", _LIST),
@@ -119,7 +120,7 @@ _POLLUX: tuple[Row, ...] = (
     ("figure 7", "distribution of ρ", "pollux-7 pollux-p", "", ""),
     ("figure 8a", "JCT by load", "pollux-8a", "", ""),
     ("figure 8b", "JCT by scheduling interval", "pollux-8b", "", ""),
-    ("figure 8c", "JCT by slowdown of jobs that share a node", "pollux-8c", "two of eight workloads", ""),
+    ("figure 8c", "JCT by slowdown of jobs that share a node", "pollux-8c", "the first 60 jobs of two workloads", ""),
     ("figure 9", "cost and time of a training in a cloud", "pollux-9*", "", ""),
     ("table 1", "models", "", "", _LIST),
     ("table 2", "JCT and makespan of seven configurations", "pollux-table2*", _TESTBED, ""),

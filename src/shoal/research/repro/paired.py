@@ -43,7 +43,7 @@ def all_at_least(ratios: Mapping[str, PairedRatio], least: float) -> str:
     """
     below = [f"{name} {ratio}" for name, ratio in ratios.items() if ratio.high < least]
     if below:
-        return differs(f"below {least:g} with {', '.join(below)}")
+        return differs(f"less than {least:g} times: {', '.join(below)}")
     open_ = [f"{name} {ratio}" for name, ratio in ratios.items() if ratio.low < least]
     if open_:
         return cannot_be_told(f"{least:g} is within the interval of {', '.join(open_)}")
@@ -64,4 +64,4 @@ def all_within(ratios: Mapping[str, PairedRatio], low: float, high: float) -> st
 def all_hold(claims: Mapping[str, bool]) -> str:
     """Return the verdict that all statements of a paper hold, or names those that do not."""
     failing = [claim for claim, holds in claims.items() if not holds]
-    return differs("not so: " + "; ".join(failing)) if failing else REPRODUCES
+    return differs("does not hold: " + "; ".join(failing)) if failing else REPRODUCES

@@ -67,7 +67,7 @@ def _loads(means: Means, folders: Sequence[str]) -> ExperimentVerdict:
     for label in (TIRESIAS, OPTIMUS):
         gains = [fmean(below(means[folder, PLAIN], means[folder, label])) for folder in folders]
         if min(gains) <= 0.0 or max(gains) - min(gains) > 0.15:
-            wrong.append(f"below {label} {', '.join(f'{gain:.0%}' for gain in gains)}")
+            wrong.append(f"JCT below that of {label} by {', '.join(f'{gain:.0%}' for gain in gains)}")
     lines = tuple(
         Line(label, tuple((load, fmean(means[folder, label])) for load, folder in zip(loads, folders, strict=True)))
         for label in (PLAIN, TIRESIAS, OPTIMUS)

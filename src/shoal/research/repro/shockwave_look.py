@@ -83,7 +83,7 @@ def look_verdict(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     late = [o["ends"]["XSmall"] - s["ends"]["XSmall"] for o, s in zip(found["ossp"], ours, strict=True)]
     check("OSSP ends small jobs later", late)
     if wrong:
-        return differs(f"not so: {', '.join(wrong)}")
+        return differs(f"does not hold: {', '.join(wrong)}")
     return cannot_be_told(f"the interval holds 0: {', '.join(unclear)}") if unclear else REPRODUCES
 
 
