@@ -33,7 +33,7 @@ SEEDS = (0, 1, 2)
 ONE_SEED = (0,)
 """The draws of figures whose policies take long."""
 LONG_TRACES = (2, 3, 5, 10)
-MOST_JOBS = 5000
+MOST_JOBS = 2000
 """The jobs of these traces in the figures that do not take them whole; no other trace has as many."""
 FIRST_JOBS = 500
 FIRST = f"first {FIRST_JOBS}"

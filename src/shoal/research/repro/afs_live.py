@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from shoal.research.repro.context import ReproContext
 from shoal.research.repro.fidelity import FidelityResult, measure_case
-from shoal.research.repro.fidelity_queue import CLUSTER, QUEUE, FidelityCase
-from shoal.research.repro.paired import PairedRatio, all_hold, paired_ratio
+from shoal.research.repro.fidelity_queue import CLUSTER, QUEUE, START_SECONDS, FidelityCase
+from shoal.research.repro.paired import PairedRatio, all_at_least, all_hold, paired_ratio
 from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.table import Cell, Chart, Column, Line, Table, table
 
@@ -45,7 +45,10 @@ def live_results(context: ReproContext, cases: Sequence[FidelityCase]) -> Live:
 
 
 def _scale() -> str:
-    return f"scaled down: {len(QUEUE)} PyTorch jobs on {CLUSTER}, processes without GPUs, not 64 GPUs"
+    return (
+        f"scaled down: {len(QUEUE)} PyTorch jobs of a minute on {CLUSTER}, processes without GPUs, not 64 GPUs; a start "
+        f"takes {START_SECONDS:.0f} s, a large part of a job, and a change of shares 4 ms in the paper"
+    )
 
 
 def gain_table(found: Live) -> Table:
@@ -59,7 +62,6 @@ def gain_table(found: Live) -> Table:
         rows.append(
             [policy, theirs, sum(r.live_jct for r in runs) / len(runs), gain, runs[0].restarts, runs[0].resizes]
         )
-    claims = {f"AFS-P is better than {policy} (ours {gain})": gain.low > 1.0 for policy, gain in gains.items()}
     line = Line("ours", tuple((float(i), gain.mean) for i, gain in enumerate(gains.values())))
     theirs_lines = tuple(
         Line(f"paper, trace {trace}", tuple((float(i), PAPER_GAINS[p][at]) for i, p in enumerate(gains)))
@@ -78,7 +80,7 @@ def gain_table(found: Live) -> Table:
         rows,
         "AFS-P better than Tiresias-L 2.93 to 3.54 times, Optimus 1.12 to 1.66, Themis 1.22 to 1.30",
         _scale(),
-        verdict=all_hold(claims),
+        verdict=all_at_least({f"AFS-P's gain over {policy}": gain for policy, gain in gains.items()}, 1.0),
         charts=[Chart("figure 7", "policy", "AFS-P's gain", theirs_lines, (line,), "bars", tuple(gains))],
     )
 

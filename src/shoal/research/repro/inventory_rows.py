@@ -17,7 +17,7 @@ _THIRD = "a third of the GPUs and arrivals, 13 days"
 _SPEEDS = "from the published speeds, which need V100, P100 and K80 GPUs to measure"
 _TESTBED = "simulated instead of the testbed"
 _DRAWN = "generated from the stated figures instead of the authors' trace"
-_FIRST = "the first 5,000 jobs of each trace"
+_FIRST = "the first 2,000 jobs of each trace"
 _THEMIS_500 = f"{_FIRST}, Themis on 500"
 _EMBEDDED = "on the embedded cluster, with few workers on processors and short jobs"
 
@@ -120,7 +120,7 @@ _POLLUX: tuple[Row, ...] = (
     ("figure 7", "distribution of ρ", "pollux-7 pollux-p", "", ""),
     ("figure 8a", "JCT by load", "pollux-8a", "", ""),
     ("figure 8b", "JCT by scheduling interval", "pollux-8b", "", ""),
-    ("figure 8c", "JCT by slowdown of jobs that share a node", "pollux-8c", "the first 60 jobs of two workloads", ""),
+    ("figure 8c", "JCT by slowdown of jobs that share a node", "pollux-8c", "the first 60 jobs of one workload", ""),
     ("figure 9", "cost and time of a training in a cloud", "pollux-9*", "", ""),
     ("table 1", "models", "", "", _LIST),
     ("table 2", "JCT and makespan of seven configurations", "pollux-table2*", _TESTBED, ""),

@@ -200,7 +200,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "pollux-8c",
         "figure 8c: average completion time by slowdown of jobs that share a node, with the paper's search",
         ("pollux/workloads",),
-        (1, 2),
+        (1,),
         tuple(
             PolluxVariant("pollux:when=interval", slowdown=slowdown, seated=seated)
             for seated in ("", "apart", "crowded")
