@@ -266,10 +266,12 @@ def _hours() -> str:
     """The CPU hours of all recorded reproductions, and the hours that two cores take for them."""
     runs = recorded_runs()
     hours = cpu_hours(runs)
+    untimed = sum(not run.cpu for run in runs.values())
     longest = ", ".join(f"`{name}`" for name in sorted(runs, key=lambda name: -(runs[name].cpu or 0.0))[:3])
     return (
         f"The {len(runs)} recorded experiments took {hours:.1f} CPU hours: about {hours / 2:.1f} h for `make repro` "
-        f"on two cores. The longest are {longest}. A result that several experiments use counts in each of them."
+        f"on two cores. The longest are {longest}. A result that several experiments use counts in each of them; "
+        f"{untimed} count as nothing, since they take next to none or were recorded from results kept without a time."
     )
 
 

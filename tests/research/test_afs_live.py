@@ -31,9 +31,9 @@ def test_gains_over_each_policy_are_judged_by_their_intervals() -> None:
     assert made.verdict == REPRODUCES
     assert made.cells()[0][:4] == ["tiresias", "2.93–3.54", "20.0", "2.00 (2.00–2.00)"]
     slower = {**LIVE, "optimus": [replace(RUN, live_jct=9.0)] * 2}
-    assert gain_table(slower).verdict == "differs: less than 1 times: AFS-P's gain over optimus 0.90 (0.90–0.90)"
+    assert gain_table(slower).verdict == "differs: AFS-P's gain less than 1: over optimus 0.90 (0.90–0.90)"
     wide = {**LIVE, "optimus": [RUN, replace(RUN, live_jct=11.0)]}
-    assert gain_table(wide).verdict.startswith("cannot be told: 1 is within the interval of AFS-P's gain over optimus")
+    assert gain_table(wide).verdict.startswith("cannot be told: AFS-P's gain: 1 is within the interval: over optimus")
 
 
 def test_the_simulators_error_is_compared_with_the_papers() -> None:

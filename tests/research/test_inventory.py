@@ -89,6 +89,8 @@ def test_a_brief_verdict_names_the_first_claim_that_differs_and_counts_the_other
     assert brief_verdict(InventoryRow(PAPER, "5", "x", ("a-5",)), runs) == both
     many = InventoryRow(PAPER, "6", "x", ("a-6", "a-5"))
     assert brief_verdict(many, runs) == f"differs: by half; so in 2 more tables; {both.partition('agree; ')[2]}"
+    half = InventoryRow(PAPER, "7", "x", ("a-1", "a-9"))
+    assert verdict(half, runs) == brief_verdict(half, runs) == "reproduces; no verdict recorded of a-9"
     assert brief_verdict(InventoryRow(PAPER, "4", "x", why="needs GPUs"), runs) == "–"
 
 

@@ -65,7 +65,7 @@ def test_a_gain_below_the_papers_differs_and_one_above_reproduces() -> None:
     fair = made(**{name: worse(2.5) for name in BASELINES})
     assert fairness_table(fair, "9", 1).verdict == REPRODUCES
     one = {**fair, "srtf": (worse(1.5),) * 2}
-    assert fairness_table(one, "9", 1).verdict == "differs: less than 2.2 times: srtf 1.50 (1.50–1.50)"
+    assert fairness_table(one, "9", 1).verdict == "differs: worst ρ over Themis's less than 2.2: srtf 1.50 (1.50–1.50)"
 
 
 def test_gpu_times_are_compared_with_the_papers_two_numbers() -> None:

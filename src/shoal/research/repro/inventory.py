@@ -79,8 +79,8 @@ def verdict(row: InventoryRow, recorded: Mapping[str, RecordedRun]) -> str:
     if not row.names:
         return "–"
     found = [text for name in row.names if name in recorded for text in recorded[name].verdicts]
-    missing = NO_CLAIM if all(name in recorded for name in row.names) else NOT_RECORDED
-    return "; ".join(dict.fromkeys(found)) or missing
+    missing = _missing(row, recorded)
+    return "; ".join([*dict.fromkeys(found), *missing]) or NO_CLAIM
 
 
 def brief_verdict(row: InventoryRow, recorded: Mapping[str, RecordedRun]) -> str:
@@ -92,7 +92,15 @@ def brief_verdict(row: InventoryRow, recorded: Mapping[str, RecordedRun]) -> str
     for text in found:
         kinds.setdefault(text.partition(":")[0], []).append(_brief(text))
     briefs = [first + _others(len(others)) for first, *others in kinds.values()]
-    return "; ".join(briefs) or verdict(row, recorded)
+    return "; ".join([*briefs, *_missing(row, recorded)]) or NO_CLAIM
+
+
+def _missing(row: InventoryRow, recorded: Mapping[str, RecordedRun]) -> list[str]:
+    """What to say of reproductions without a record; their names if others of the row have one."""
+    missing = [name for name in row.names if name not in recorded]
+    if not missing:
+        return []
+    return [NOT_RECORDED if len(missing) == len(row.names) else f"{NOT_RECORDED} of {', '.join(missing)}"]
 
 
 def _others(count: int) -> str:

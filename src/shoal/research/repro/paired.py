@@ -36,17 +36,17 @@ def ratio_of(ratios: Sequence[float]) -> PairedRatio:
     return PairedRatio(exp(mean), exp(mean - half), exp(mean + half))
 
 
-def all_at_least(ratios: Mapping[str, PairedRatio], least: float) -> str:
-    """Return the verdict on a paper's statement that all these ratios are at least ``least``.
+def all_at_least(what: str, ratios: Mapping[str, PairedRatio], least: float) -> str:
+    """Return the verdict on a paper's statement that all these ratios, of ``what``, are at least ``least``.
 
     It differs where an interval lies below, and cannot be told where one has ``least`` within.
     """
     below = [f"{name} {ratio}" for name, ratio in ratios.items() if ratio.high < least]
     if below:
-        return differs(f"less than {least:g} times: {', '.join(below)}")
+        return differs(f"{what} less than {least:g}: {', '.join(below)}")
     open_ = [f"{name} {ratio}" for name, ratio in ratios.items() if ratio.low < least]
     if open_:
-        return cannot_be_told(f"{least:g} is within the interval of {', '.join(open_)}")
+        return cannot_be_told(f"{what}: {least:g} is within the interval: {', '.join(open_)}")
     return REPRODUCES
 
 
