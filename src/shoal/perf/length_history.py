@@ -282,7 +282,7 @@ class LengthHistory:
         return totals
 
     def spread(self, number: int, scale: float, done: float) -> Floats:
-        """Return a job's total work at the probabilities ``DRAWN``, given what is done; NaN without any history."""
+        """Return a job's total work at the probabilities ``DRAWN``, given the work done; NaN without any history."""
         slot = self._slot(number)
         if not self._weights[number]:
             return np.full(len(DRAWN), np.nan)
