@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shoal.core.commands import Decided, Start, Stop
-from shoal.core.events import EventBatch, JobCompleted, JobStopped, JobSubmitted, NodeReturned
+from shoal.core.events import Event, EventBatch, JobCompleted, JobStopped, JobSubmitted, NodeReturned
 from shoal.core.job import JobSpec
 from shoal.core.topology import Placement, parse_cluster
 from shoal.live.home import JOURNAL
@@ -59,7 +59,7 @@ def test_an_undisturbed_job_takes_its_start_its_passes_and_its_end(case: Fidelit
 def test_a_queue_whose_first_starts_were_all_stopped_before_a_step_has_timings(tmp_path: Path) -> None:
     placement = Placement(((0, 1),))
     journal = SqliteJournal.begin(tmp_path / JOURNAL, {"epoch": 1000.0})
-    steps = (
+    steps: tuple[tuple[Event, ...], ...] = (
         (NodeReturned(0.5, 0), JobSubmitted(1.0, JobSpec("ada-x", 1.0, 1, 9.0, 1, 1, model="broad"))),
         (JobStopped(4.0, 0, 1, 0.0),),
         (JobCompleted(30.0, 0, 2, 9.0),),

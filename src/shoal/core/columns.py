@@ -67,7 +67,7 @@ class _LiveRows(Generic[_A]):
     def __init__(self, block: _A, live: Indices) -> None:
         self._block: _A | None = block
         self._live = live
-        self._rows = block.shape[0]
+        self._rows: int = block.shape[0]
         self._columns: dict[int, _A] = {}
 
     def __getitem__(self, row: int) -> _A:

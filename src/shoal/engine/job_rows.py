@@ -117,7 +117,7 @@ class JobRows:
     def _set_static(self, static: StaticColumns) -> None:
         self._static = static
         declared = {column: memoryview(getattr(static, column)) for column in StaticColumns.__slots__}
-        self._declared = list(declared.values())
+        self._declared: list[Any] = list(declared.values())
         self.submitted_at, self.length_scale = declared["submitted"], declared["length_scale"]
         self.app, self._gpus, self._tenant = declared["app"], declared["gpus"], declared["tenant"]
 
@@ -152,10 +152,8 @@ class JobRows:
 
     def slot_of(self, number: JobNumber) -> int:
         """Return a job's slot; −1 if the job has ended and was dropped. A number not yet given is a ``LookupError``."""
-        if self._numbers is None:
-            slot = number if 0 <= number < self._used else -1
-        else:
-            slot = self._slots.get(number, -1)
+        packed = self._numbers is None
+        slot = (number if 0 <= number < self._used else -1) if packed else self._slots.get(number, -1)
         if slot < 0 and not 0 <= number < self.submitted:
             raise LookupError(f"no job has number {number}")
         return slot
@@ -221,7 +219,7 @@ class JobRows:
 
     def withdraw(self, slot: int) -> None:
         """Remove a job from the live ones."""
-        live, count = memoryview(self._live), self.live_count
+        live, count = self._live.data, self.live_count
         at = bisect_left(live, slot, 0, count)
         live[at : count - 1] = live[at + 1 : count]
         self.live_count = count - 1
@@ -229,7 +227,7 @@ class JobRows:
 
     def readmit(self, slot: int) -> None:
         """Make a withdrawn job live again."""
-        live, count = memoryview(self._live), self.live_count
+        live, count = self._live.data, self.live_count
         at = bisect_left(live, slot, 0, count)
         live[at + 1 : count + 1] = live[at:count]
         live[at] = slot

@@ -48,6 +48,7 @@ from shoal.workload.schema import Job
 _IDLE_REVIEWS = 1000
 """Reviews in a row with nothing running and nothing to arrive after which the simulation ends."""
 
+
 @dataclass(slots=True)
 class SimulatedBackend:
     """Simulated `core.interfaces.Backend`: ``specs`` arrive at their submission times, ``truth`` gives their speeds.
@@ -217,9 +218,13 @@ class SimulatedBackend:
                     self._outbox.append(JobStopped(self.now, command.job, command.incarnation, run.done, lost))
             elif type(command) is Suspend:
                 self._outbox += self._suspended.leave(command, run, self.now)
-            elif type(command) is Resume:
-                if run.bound is not None and run.incarnation == command.incarnation and not run.finished:
-                    self._begin_training(command.job, run, self._suspended.resume(command, run, self.now))
+            elif (
+                type(command) is Resume
+                and run.bound is not None
+                and run.incarnation == command.incarnation
+                and not run.finished
+            ):
+                self._begin_training(command.job, run, self._suspended.resume(command, run, self.now))
 
     # ── changes from outside, at once; the caller reports the returned events ─────────────────────────────────
 
