@@ -119,16 +119,16 @@ class KeeperProcess:
         self.keeper.watch()
         self.end(0)
 
-    def spawn(self, rank: dict[str, Any]) -> tuple[int, str]:
+    def spawn(self, rank: dict[str, Any]) -> tuple[int, str, str]:
         """Start a rank, as ``Keeper._spawn`` does."""
         if self.host.spawn_fails:
-            return 0, f"rank {rank.get('rank', 'store')}: cannot start: no such file on this node"
+            return 0, f"rank {rank.get('rank', 'store')}: cannot start: no such file on this node", ""
         env = self.run["env"]
         truth = self.registry.jobs[env["SHOAL_JOB"]]
         if "argv" in rank:
             store = Store(self.world, truth, self)
             self.children[store.pid] = self.host.ranks[store.pid] = store
-            return store.pid, ""
+            return store.pid, "", ""
         devices = [int(device) for device in env["CUDA_VISIBLE_DEVICES"].split(",") if device]
         own = (devices[int(rank["env"]["LOCAL_RANK"])],)
         orders = rank["env"].get("SHOAL_ORDERS")
@@ -139,7 +139,7 @@ class KeeperProcess:
         )  # fmt: skip
         self.children[child.pid] = self.host.ranks[child.pid] = child
         child.begin()
-        return child.pid, ""
+        return child.pid, "", ""
 
     def end(self, status: int) -> None:
         """End; the kernel kills its ranks with it."""
