@@ -102,8 +102,7 @@ class History:
     ``begin`` is the first submission, ``end`` the last event. ``ended`` is when a job completed, failed or was
     cancelled, infinite if it is live; ``work`` its total work if it completed, else the declared one, NaN if none was;
     ``deadline`` is infinite if it has none. ``trajectories`` holds, for jobs whose batch size changed, (work done, new
-    batch size) in ascending order of work; ``notes`` the actions of users, operators and limits on jobs: times and
-    texts.
+    batch size) in ascending order of work; ``notes`` the actions of users, operators and limits: times and texts.
     """
 
     settings: dict[str, Any]

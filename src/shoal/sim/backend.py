@@ -209,21 +209,17 @@ class SimulatedBackend:
         """Carry out commands at once; a command for another incarnation than expected is ignored."""
         for command in commands:
             run = self._jobs.runs[command.job]
+            current = run.incarnation == command.incarnation
             if type(command) is Start or type(command) is Resize:
                 if not run.finished and command.incarnation > run.incarnation:
                     self._begin(command, run)
             elif type(command) is Stop:
-                if run.placement is not None and run.incarnation == command.incarnation:
+                if run.placement is not None and current:
                     lost = self._jobs.stop(command.job, self.now)
                     self._outbox.append(JobStopped(self.now, command.job, command.incarnation, run.done, lost))
             elif type(command) is Suspend:
                 self._outbox += self._suspended.leave(command, run, self.now)
-            elif (
-                type(command) is Resume
-                and run.bound is not None
-                and run.incarnation == command.incarnation
-                and not run.finished
-            ):
+            elif type(command) is Resume and current and run.bound is not None and not run.finished:
                 self._begin_training(command.job, run, self._suspended.resume(command, run, self.now))
 
     # ── changes from outside, at once; the caller reports the returned events ─────────────────────────────────
