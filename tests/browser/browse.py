@@ -202,6 +202,16 @@ def test_a_job_is_submitted_from_the_page(open_page: Open, cluster: LiveCluster,
     expect(page.locator(".title .pill")).to_have_text("completed")
 
 
+def test_a_completed_job_that_reported_no_progress_shows_no_part_of_its_work(
+    open_page: Open, cluster: LiveCluster, tokens: dict[str, str]
+) -> None:
+    (new,) = cluster.call("POST", "/v1/jobs", tokens["ana"], {"command": ["true"], "name": "quiet", "work": 50})["jobs"]
+    page = open_page(f"job/{new}", "ana")
+    expect(page.locator(".title .pill")).to_have_text("completed")
+    expect(page.get_by_role("heading", name="Facts")).to_be_visible()
+    expect(page.get_by_role("progressbar")).to_have_count(0)
+
+
 def test_a_run_of_the_timeline_shows_the_decision_that_started_it(open_page: Open, job: str) -> None:
     page = open_page("timeline")
     page.get_by_role("button", name="10 min").click()

@@ -92,7 +92,7 @@ function ask(question, text, yes, then) {
 }
 
 function progress(detail) {
-  if (!detail.work) return null;
+  if (!detail.work || detail.job.state === "completed") return null;  // its last report may lie long before its end
   const part = Math.min(1, detail.done / detail.work);
   return h("div.progress", {}, h("div.meter", { role: "progressbar", "aria-label": "Work done", "aria-valuemin": "0", "aria-valuemax": "100", "aria-valuenow": String(Math.round(100 * part)) }, h("i", { style: { width: `${100 * part}%` } })),
     h("span", {}, `${percent(part)} of its work: ${amount(detail.done)} of ${amount(detail.work)}`));
