@@ -36,10 +36,16 @@ def list_all(as_json: bool) -> None:
         )
         return
     rows = [
-        (r.name, r.paper, r.needs or "–", r.what, "; ".join(runs[r.name].verdicts) or "–", duration(runs[r.name].cpu))
+        (r.name, r.paper, r.needs or "–", r.what, _verdict_kinds(runs[r.name].verdicts), duration(runs[r.name].cpu))
         for r in known
     ]
     print_table("Reproductions", ("name", "paper", "reads", "what", "last verdict", "CPU time"), rows, words=5)
+    click.echo("What differs: docs/reproductions.md, or --json.")
+
+
+def _verdict_kinds(verdicts: Sequence[str]) -> str:
+    """Return the kinds of a reproduction's verdicts, each once, without what differs."""
+    return "; ".join(dict.fromkeys(verdict.partition(":")[0] for verdict in verdicts)) or "–"
 
 
 @repro.command(short_help="Run reproductions and print their tables.")
