@@ -14,7 +14,8 @@ from shoal.trainer.session import Progress, Session
 
 @pytest.fixture
 def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A closed gate, and the folder in which the job reports."""
+    """A closed gate, and the folder in which the job reports; nothing is imported at the gate."""
+    monkeypatch.setattr(gate, "import_module", lambda name: None)
     (tmp_path / "gate").touch()
     (tmp_path / "own").mkdir()
     monkeypatch.setenv("SHOAL_GATE", str(tmp_path / "gate"))
@@ -41,29 +42,29 @@ def test_a_process_waits_at_the_gate_and_says_so(closed: Path) -> None:
     waits_until_opened(threading.Thread(target=gate.wait, daemon=True), closed)
 
 
-def test_a_process_at_the_gate_imports_what_the_first_optimizer_needs(
+def test_a_process_imports_what_the_first_optimizer_needs_before_it_reports_its_arrival(
     closed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    imported = threading.Event()
+    imported = list[tuple[str, bool, threading.Thread]]()
+    waiting = threading.Thread(target=gate.wait, daemon=True)
+
+    def note(name: str) -> None:
+        imported.append((name, (closed / "own" / "gate").exists(), threading.current_thread()))
+
     monkeypatch.setitem(sys.modules, "torch", sys)
-    monkeypatch.setattr(gate, "import_module", lambda name: imported.set() if name == "torch._dynamo" else None)
-    waits_until_opened(threading.Thread(target=gate.wait, daemon=True), closed)
-    assert imported.wait(10)
+    monkeypatch.setattr(gate, "import_module", note)
+    waits_until_opened(waiting, closed)
+    assert imported == [("torch._dynamo", False, waiting)]
 
 
-def test_a_process_at_the_gate_reads_its_newest_checkpoint(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = list[Path]()
-    done = threading.Event()
+def test_a_process_reads_its_newest_checkpoint_before_it_reports_its_arrival(
+    closed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = list[tuple[Path, bool]]()
     monkeypatch.setenv("SHOAL_DIR", str(closed))
-
-    def note(folder: Path) -> None:
-        read.append(folder)
-        done.set()
-
-    monkeypatch.setattr(gate, "read_newest_ahead", note)
+    monkeypatch.setattr(gate, "read_newest_ahead", lambda path: read.append((path, (closed / "own" / "gate").exists())))
     waits_until_opened(threading.Thread(target=gate.wait, daemon=True), closed)
-    assert done.wait(10)
-    assert read == [closed / "checkpoints"]
+    assert read == [(closed / "checkpoints", False)]
 
 
 def test_the_first_use_of_cuda_waits_at_the_gate(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,13 @@
 
 The variable ``SHOAL_GATE`` names a file of the agent's; the gate is closed as long as the file exists. A process waits
 at its first use of CUDA through PyTorch, or when its session opens, whichever comes first. Until then it imports torch
-and works on the processor; while it waits, it imports the modules of its first step and reads its checkpoint.
+and works on the processor. Before it reports that it waits, it imports the modules of its first step and reads its
+checkpoint: the job that is to leave trains meanwhile.
 ``SHOAL_GATE=off`` in a job's environment opts out.
 """
 
 import os
 import sys
-import threading
 import time
 from contextlib import suppress
 from importlib import import_module
@@ -26,20 +26,24 @@ def _closed() -> bool:
 
 
 def wait() -> None:
-    """Wait until the gate is open, if there is one."""
+    """Prepare the first step, report the arrival to the agent and wait until the gate is open, if there is one.
+
+    The waiting thread itself prepares: a second thread that imports modules of PyTorch while this one does can make
+    both imports fail, since these modules import each other.
+    """
     if not _closed():
         return
+    _prepare()
     progress = os.environ.get("SHOAL_PROGRESS")
     if progress:
         with suppress(OSError):
             Path(progress).with_name("gate").touch()
-    threading.Thread(target=_prepare, name="shoal-gate", daemon=True).start()
     while _closed():
         time.sleep(_LOOK_SECONDS)
 
 
 def _prepare() -> None:
-    """Do the work that needs no GPU, so that no GPU is idle for it later.
+    """Do what needs no GPU, so that no GPU is idle for it later.
 
     Check the job's newest checkpoint, and import the 800 modules that PyTorch imports for its first optimizer.
     """
