@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.agent.conftest import until
 
 from shoal.agent import keeper
 
@@ -160,6 +161,48 @@ def test_a_store_that_ends_takes_the_workers_with_it(what: dict[str, Any]) -> No
     said = told({**what, "argv": ["sleep", "600"], "apart": True, "store": store})
     assert causes(said) == ["the store of the job's workers ended; see its log on this node"]
     assert said[-1]["why"] == "store"
+
+
+TRAPPED = "trap 'sleep 0.4; echo saved; exit' TERM; touch up; while :; do sleep 0.02; done"
+DEAF = "trap '' TERM; touch up; while :; do sleep 0.02; done"
+
+
+@pytest.mark.parametrize(
+    ("program", "stop", "saves"),
+    [(TRAPPED, "stop 600", True), (TRAPPED, "stop 0.1", False), (DEAF, "stop 0.1", False)],
+    ids=["it saves", "it saves too slowly", "it ignores the warning"],
+)
+@pytest.mark.parametrize("start", ['sh -c "$0"; true', 'setsid -w sh -c "$0"; true'], ids=["in its group", "apart"])
+def test_a_program_whose_shell_the_warning_ended_keeps_the_grace(
+    what: dict[str, Any], tmp_path: Path, start: str, program: str, stop: str, saves: bool
+) -> None:
+    ranks = [{**what["ranks"][0], "env": {"SHOAL_RANK": "0"}}]
+    with subprocess.Popen(KEEPER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        run = {**what, "argv": ["sh", "-c", start, program], "ranks": ranks}
+        print(json.dumps(run), file=process.stdin, flush=True)
+        until((tmp_path / "up").exists, "the program runs")
+        print(stop, file=process.stdin, flush=True)
+        said = [json.loads(line) for line in process.stdout]
+    assert said[1:] == [
+        {"event": "ended", "rank": 0, "status": -15, "warned": True},
+        {"event": "over", "why": "order"},
+    ]
+    assert ("saved" in (tmp_path / "1.0.log").read_text()) is saves
+
+
+def test_what_a_program_leaves_that_ends_by_itself_is_killed_at_once(what: dict[str, Any], tmp_path: Path) -> None:
+    script = f'sh -c "{DEAF}" & trap "exit 0" TERM; wait'
+    run = {**what, "argv": ["bash", "-c", script], "ranks": what["ranks"][:1]}
+    with subprocess.Popen(KEEPER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        print(json.dumps(run), file=process.stdin, flush=True)
+        until((tmp_path / "up").exists, "the program runs")
+        print("stop 600", file=process.stdin, flush=True)
+        said = [json.loads(line) for line in process.stdout]
+    assert [line.get("status") for line in said] == [None, 0, None]
 
 
 def test_a_keeper_without_a_command_does_nothing() -> None:

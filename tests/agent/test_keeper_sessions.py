@@ -101,7 +101,7 @@ def test_a_command_ends_when_its_owner_leaves_or_its_run_is_stopped(run: Run, tm
     for file in (read, write, given):
         os.close(file)
     pid = pid_of(tmp_path / "pid")
-    end: Callable[[], None] = (lambda: run.keeper.hang_up("s1")) if how == "hang up" else lambda: run.keeper.stop(0.0)
+    end: Callable[[], None] = (lambda: run.keeper.hang_up("s1")) if how == "hang up" else lambda: run.keeper.stop(600.0)
     end()
     until(lambda: not living(pid), "it is gone")
     if how == "hang up":

@@ -1,5 +1,6 @@
 """Programs of batch scripts: how tasks are spread, files named, options read, and who may start tasks on a node."""
 
+import json
 import socket
 import threading
 import time
@@ -165,8 +166,8 @@ def test_programs_are_installed_once_and_readable_by_every_user(tmp_path: Path) 
 # ── with an agent and its keeper ─────────────────────────────────────────────────────────────────────────────────
 
 
-def batch(site: Site, phase: str, script: str, **changed: Any) -> Any:
-    env = {"MARK": site.mark, "SHOAL_SBATCH": "{}"}
+def batch(site: Site, phase: str, script: str, options: str = "{}", **changed: Any) -> Any:
+    env = {"MARK": site.mark, "SHOAL_SBATCH": options}
     return order(phase, ["bash", "-c", script], env=env, ranks="node", **changed)
 
 
@@ -178,15 +179,19 @@ def test_a_batch_script_that_asks_to_be_requeued_ends_without_blame_and_leaves_n
     site.gone()
 
 
-def test_a_stop_reaches_the_tasks_of_steps_and_leaves_no_process(site: Site, tmp_path: Path) -> None:
+@pytest.mark.parametrize("output", [False, True], ids=["into the job's log", "into the script's file"])
+def test_a_stop_reaches_the_tasks_of_steps_which_save_and_leave_no_process(
+    site: Site, tmp_path: Path, output: bool
+) -> None:
     site.agent()
-    task = f"trap 'touch {tmp_path}/stopped; exit 0' TERM; touch {tmp_path}/up; sleep 600 & wait"
-    script = f'srun bash -c "{task}"; sleep 600'
-    site.plane.want(batch(site, "go", script))
+    task = f"trap 'sleep 0.3; echo saving; touch {tmp_path}/saved; exit 0' TERM; touch {tmp_path}/up; sleep 600 & wait"
+    script, options = f'srun bash -c "{task}"; sleep 600', json.dumps({"output": f"{tmp_path}/out"} if output else {})
+    site.plane.want(batch(site, "go", script, options))
     until((tmp_path / "up").exists, "the task runs")
-    site.plane.want(batch(site, "stop", script))
+    site.plane.want(batch(site, "stop", script, options))
     site.plane.until("ended")
-    assert (tmp_path / "stopped").exists()
+    assert (tmp_path / "saved").exists()
+    assert not output or "saving" in (tmp_path / "out").read_text().splitlines()
     site.gone()
 
 

@@ -48,6 +48,7 @@ class Keeper:
         )
         self._ranks: dict[int, int] = {}  # pid of the main process: rank
         self._ended: dict[int, int] = {}  # the same for ended ranks that may have left processes behind
+        self._saving: set[int] = set()  # those of them whose processes keep the grace
         self._store: int | None = None
         self._store_input = os.pipe() if run.get("store") else (0, 0)  # the store ends when its standard input does
         self._poll, below = select.poll(), lambda pid: descendants([pid], all_processes())
@@ -150,7 +151,7 @@ class Keeper:
         if self._state.signal_due(now):
             self._send_signal()
         self._kill_late(now)
-        if self._done or self._state.must_kill(now):
+        if self._state.must_kill(now) or (self._done and not self._saving):
             self._kill_all()
 
     def _kill_late(self, now: float) -> None:
@@ -169,7 +170,7 @@ class Keeper:
         return not self._ranks and (self._store is None or self._state.warned)
 
     def _timeout(self) -> float:
-        if self._ended or self._done:
+        if self._ended.keys() - self._saving or (self._done and not self._saving):
             return self._retry
         left = min(self._state.next_deadline(), self._sessions.next_kill) - time.monotonic()
         if self._state.warned:
@@ -262,27 +263,35 @@ class Keeper:
         if status and self._limits.get("memory") and not self._state.warned and ran_out_of_memory(self._cgroup):
             self._report(event="failed", cause=over_memory(rank, len(self._run["ranks"]), self._limits["shown"]))
         self._report(event="ended", rank=rank, status=status, warned=self._state.warned)
-        # It was not waited for yet, so its number and its group's cannot belong to another process.
-        _signal_group(pid, signal.SIGKILL)
+        if self._state.warned and status == -signal.SIGTERM:  # a shell, for example, does not wait for its program
+            self._saving.add(pid)
+        else:  # it was not waited for yet, so its number and its group's cannot belong to another process
+            _signal_group(pid, signal.SIGKILL)
         self._warn(self._state.ended(rank, status, time.monotonic()))
 
     def _kill_leftovers(self, ended: dict[int, int]) -> dict[int, int]:
-        """Kill processes that ended ranks left behind; return the ranks that had left any.
+        """Kill processes that ended ranks left behind, except those that may still save; return the ranks that had any.
 
         A process whose parent died is a child of the keeper. Its group or its environment shows its rank; one that
-        hides both is killed with the last rank.
+        hides both is killed with the last rank. Processes of a rank whose main process the warning itself ended keep
+        the rest of the grace; sessions do not.
         """
         processes = all_processes()
         main_of = {str(rank): pid for pid, rank in ended.items()}
         orphans: dict[int, int] = {}
+        spared: set[int] = set()
         for process in processes:
             if process.parent == os.getpid() and process.pid not in self._ranks and process.state != "Z":
                 main = main_of.get(environment(process.pid).get("SHOAL_RANK", ""))
-                if process.group in ended or main is not None:
-                    orphans[process.pid] = process.group if main is None else main
+                main = process.group if main is None and process.group in ended else main
+                if main in self._saving and process.pid not in self._sessions:
+                    spared.add(main)
+                elif main is not None:
+                    orphans[process.pid] = main
         for process in [*descendants(orphans, processes), *(p for p in processes if p.pid in orphans)]:
             send_signal(process, signal.SIGKILL)
-        return {main: ended[main] for main in orphans.values()}
+        self._saving = spared
+        return {main: ended[main] for main in [*orphans.values(), *spared]}
 
     def _spawn(self, rank: Mapping[str, Any]) -> tuple[int, str, str]:
         """Start one rank; return its pid, why it could not be started, and ``node`` where that is the node's fault."""

@@ -52,6 +52,10 @@ class KeeperSessions:
         self._open: dict[int, str] = {}
         self._kill_at: dict[int, float] = {}
 
+    def __contains__(self, pid: object) -> bool:
+        """Return whether this is the process of a session."""
+        return pid in self._open
+
     def start(self, files: list[int]) -> tuple[str, str]:
         """Start a command; return the session and the problem, if there is one.
 

@@ -29,6 +29,7 @@ _MOST_CONNECTIONS = 256
 _HELD = 99
 """Exit status of the process that held the script's connection: the script has ended."""
 _REQUEUE_GRACE_SECONDS = 10.0
+_STEP_POLL_SECONDS = 0.05
 _MOST_SCRIPT_BYTES = 1 << 20
 
 
@@ -150,8 +151,17 @@ class BatchScript:
                     os.killpg(self.pid, signal.SIGKILL)
             ended, status = os.waitpid(self.pid, os.WNOHANG)
             if ended:
+                code = os.waitstatus_to_exitcode(status)
+                if code == -signal.SIGTERM and stopping():
+                    self._await_steps()
                 self._copy_rest()
-                return os.waitstatus_to_exitcode(status)
+                return code
+
+    def _await_steps(self) -> None:
+        """Copy output while steps run whose script the stop has ended; the keeper kills them after their grace."""
+        while self._steps():
+            time.sleep(_STEP_POLL_SECONDS)
+            self._copy_rest()
 
     def _copy_rest(self) -> None:
         for fd in self._pipes:
