@@ -14,7 +14,7 @@ from shoal.agent import devices
 from shoal.agent.node_state import Actions, NodeState, Prepare, StartRanks
 from shoal.agent.processes import all_processes, descendants, find_process
 from shoal.agent.suspension_ability import suspension_ability
-from shoal.wire.messages import PROTOCOL, AgentOrders, Roster, RunOrder, SuspensionReport
+from shoal.wire.messages import PROTOCOL, AgentOrders, RunOrder, SuspensionReport
 
 
 def order(job: int = 1, **other: Any) -> RunOrder:
@@ -72,13 +72,6 @@ def test_a_refused_suspension_keeps_the_devices_and_gives_the_cause() -> None:
     assert reported(node) == SuspensionReport(turn=1, suspended=False, cause="the driver refuses")
     assert follow(node, order(1, turn=1), order(2)) == []  # one order is tried once
     assert follow(node, order(1, turn=3), order(2)) == ["SuspendRanks 1"]
-
-
-def test_workers_of_a_job_that_is_resized_in_place_are_not_suspended() -> None:
-    node, roster = NodeState(1), Roster(origin=1, keeps_store=True, generation=1, members=[0])
-    follow(node, order(1, roster=roster))
-    assert follow(node, order(1, roster=roster, turn=1)) == []
-    assert reported(node) == SuspensionReport(turn=1, cause="a job that is resized in place is not suspended")
 
 
 def test_an_order_that_changes_meanwhile_is_followed_afterwards() -> None:

@@ -8,8 +8,17 @@ from math import inf
 
 from tests.refusals import refusal
 
-from shoal.core.commands import Start
-from shoal.core.events import AppBid, EventBatch, JobCancelled, JobCrashed, JobReshaped, NodeLost, NodeReturned
+from shoal.core.commands import Start, Suspend
+from shoal.core.events import (
+    AppBid,
+    EventBatch,
+    JobCancelled,
+    JobCrashed,
+    JobReshaped,
+    JobResumed,
+    NodeLost,
+    NodeReturned,
+)
 from shoal.core.job import JobSpec, Launch
 from shoal.core.topology import Placement, parse_cluster
 from shoal.live.backend import LiveBackend
@@ -262,3 +271,16 @@ def test_of_two_agents_with_one_name_one_is_refused_and_restarts_are_not() -> No
         hello("a")
     hello("b")
     hello("a restarted")
+
+
+def test_an_order_to_suspend_a_run_that_is_resized_in_place_is_refused_at_once() -> None:
+    it, _ = backend("gpu:1x2")
+    it.submit([(JobSpec("job", 0.0, 1, 100.0, 1, 2), Launch("job", ("train",), in_place=True))], "answer")
+    it.wait(0.0)
+    it.send([Start(0, 1, Placement(((0, 1),)))])
+    sync(it, "gpu-0", RunReport(job=0, incarnation=1, phase="running"))
+    it.wait(0.0)
+    it.send([Suspend(0, 1)])
+    (resumed,) = it.wait(0.0).events
+    assert isinstance(resumed, JobResumed)
+    assert resumed.cause == "a job that is resized in place is not suspended"

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from tests.live.test_runs import events, registry, run, running
+from tests.live.test_runs import NODES, events, registry, run, running
 
-from shoal.core.commands import Decided, Resume, Start, Stop, Suspend
+from shoal.core.commands import Decided, Resize, Resume, Start, Stop, Suspend
 from shoal.core.events import (
     EventBatch,
     JobCrashed,
@@ -20,10 +20,11 @@ from shoal.core.job import JobSpec, Launch
 from shoal.core.topology import Placement
 from shoal.live.accounts import Accounts
 from shoal.live.live_image import encode_live, restore_live
-from shoal.live.recovery import RecoveredRuns
+from shoal.live.live_job import LiveJob
+from shoal.live.recovery import RecoveredRuns, UnfinishedRun
 from shoal.live.resumption import resume
 from shoal.live.runs import RunRegistry
-from shoal.live.suspension import ability_event
+from shoal.live.suspension import ability_event, answer_in_place
 from shoal.wire.messages import RunReport, SuspensionAbility, SuspensionReport
 
 HALF = Placement(((0, 2),))
@@ -92,6 +93,34 @@ def test_a_refused_suspension_takes_the_seats_back_from_the_run_that_waits_for_t
     assert turn(it) == 2  # the order says what is: it runs
     it.carry_out(Suspend(0, 1), 20.0)
     assert turn(it) == 3
+
+
+def test_a_run_that_was_resized_in_place_is_not_suspended_and_the_run_that_was_to_get_its_seats_gives_way() -> None:
+    it = running(in_place=True)
+    it.submit(JobSpec("other", 0.0, 2, 100.0, 2, 2), Launch("other", ("python",)), 3.0)
+    it.carry_out(Resize(0, 2, Placement(((0, 1),))), 5.0)  # no agent has a run of incarnation 2
+    events(it)
+    it.carry_out(Suspend(0, 2), 12.0)
+    it.carry_out(Start(1, 1, HALF), 12.0)
+    answer_in_place(it, [0], 12.0)
+    crashed, resumed = events(it)
+    assert isinstance(crashed, JobCrashed)
+    assert (crashed.job, crashed.blamed) == (1, False)
+    assert isinstance(resumed, JobResumed)
+    assert (resumed.incarnation, resumed.cause) == (2, "a job that is resized in place is not suspended")
+    it.carry_out(Resume(0, 2, Placement(((0, 1),))), 13.0)  # the ring had given the seats away
+    answer_in_place(it, [0], 13.0)
+    assert [type(event) for event in events(it)] == [JobResumed]
+
+
+def test_a_restarted_control_plane_answers_for_a_run_that_is_resized_in_place() -> None:
+    past = RecoveredRuns(submitted=1, up={0: True, 1: True})
+    spec, launch = JobSpec("a", 0.0, 1, 9.0, 1, 2), Launch("job", ("train",), in_place=True)
+    past.jobs[0] = LiveJob(spec, launch, incarnation=2)
+    past.runs[0] = UnfinishedRun(Resize(0, 2, Placement(((0, 1),))), started=True, turn=1)
+    it = RunRegistry(NODES, lambda *_: 1.0)
+    resume(it, past, frozenset(), 100.0)
+    assert [type(event) for event in events(it)] == [JobResumed]
 
 
 def test_a_run_that_cannot_be_resumed_yet_stays_suspended() -> None:

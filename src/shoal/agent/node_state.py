@@ -15,8 +15,6 @@ from shoal.agent import gates
 from shoal.agent.node_run import MOST_CAUSE, Key, NodeRun, RunPhase
 from shoal.wire.messages import AgentOrders, RankExit, Roster, RunOrder, RunReport, SessionReport, SuspensionReport
 
-_IN_PLACE = "a job that is resized in place is not suspended"
-
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
@@ -229,9 +227,6 @@ class NodeState:
             return []
         if suspend == run.suspended:
             run.turn, run.suspension = turn, SuspensionReport(turn=turn, suspended=suspend)
-            return []
-        if suspend and run.roster is not None:
-            run.turn, run.suspension = turn, SuspensionReport(turn=turn, cause=_IN_PLACE)
             return []
         if suspend:
             run.turn, run.turning = turn, True

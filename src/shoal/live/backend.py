@@ -19,7 +19,7 @@ import msgspec
 
 from shoal.agent.workspace import Workspace
 from shoal.core.bids import Rows
-from shoal.core.commands import Command
+from shoal.core.commands import Command, Resume, Suspend
 from shoal.core.errors import InputError, nearest
 from shoal.core.events import AppBid, EventBatch, JobReshaped, QuotaSet, RunsImported
 from shoal.core.interfaces import Backend
@@ -41,6 +41,7 @@ from shoal.live.resumption import resume
 from shoal.live.runs import RunRegistry
 from shoal.live.sessions import SessionRelay
 from shoal.live.silence import MARGIN, Silence
+from shoal.live.suspension import answer_in_place
 from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, LogRead, NodeRow, RunOrder
 
 _T = TypeVar("_T")
@@ -149,6 +150,8 @@ class LiveBackend(Backend):
             now = self.clock.now()
             for command in commands:
                 self._runs.carry_out(command, now)
+            turns = (command.job for command in commands if isinstance(command, Suspend | Resume))
+            answer_in_place(self._runs, turns, now)
             self._lock.notify_all()
         self.on_change()
 

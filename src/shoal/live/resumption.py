@@ -6,6 +6,7 @@ from shoal.core.events import NodeLost
 from shoal.core.units import Seconds
 from shoal.live.recovery import RecoveredRuns
 from shoal.live.runs import RunRegistry
+from shoal.live.suspension import answer_in_place
 
 
 def resume(
@@ -39,6 +40,7 @@ def resume(
         gang.turn, gang.turned, gang.limit_left = run.turn, run.turned, run.limit_left
         gang.suspended_at = now if run.turned % 2 else None
     runs.held.resume(recovered.releases, recovered.limits)
+    answer_in_place(runs, {run.command.job for run in recovered.runs.values()}, now)
     for number in [number for number, job in runs._jobs.items() if job.cancelling]:
         runs._advance(number, now)
     for agent in runs.agents.of_nodes:

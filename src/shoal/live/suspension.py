@@ -4,18 +4,20 @@ Each such order of a gang has a number, its *turn*: odd to suspend it, even to r
 ordered counts as a turn of its own, so that a gang whose turn is odd is suspended.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from shoal.core.commands import Resume, Suspend
 from shoal.core.events import JobResumed, JobSuspended, SuspensionReported
-from shoal.core.units import Seconds
+from shoal.core.units import JobNumber, Seconds
 from shoal.live.gang import End, Gang, RunEnd
 from shoal.live.live_job import LiveJob, next_turn
 from shoal.wire.messages import SuspensionAbility, SuspensionReport
 
 if TYPE_CHECKING:
     from shoal.live.runs import RunRegistry
+
+_IN_PLACE = "a job that is resized in place is not suspended"
 
 
 def order_turn(registry: "RunRegistry", job: LiveJob, command: Suspend | Resume) -> None:
@@ -24,6 +26,18 @@ def order_turn(registry: "RunRegistry", job: LiveJob, command: Suspend | Resume)
         if gang.incarnation == command.incarnation and not gang.stopping:
             gang.turn = next_turn(gang.turn, suspend=isinstance(command, Suspend))
             registry._orders_changed(gang)
+
+
+def answer_in_place(registry: "RunRegistry", jobs: Iterable[JobNumber], now: Seconds) -> None:
+    """Answer the orders to suspend and resume gangs of these jobs that are resized in place: they keep running.
+
+    No agent can answer for a gang whose workers were all started by earlier incarnations. The caller carries out the
+    whole decision first, so that a run which was to get the gang's seats gives way.
+    """
+    for job in (registry._jobs[number] for number in jobs):
+        for gang in job.gangs:
+            if gang.workers is not None:
+                turned(registry, job, gang, SuspensionReport(turn=gang.turn, cause=_IN_PLACE), now)
 
 
 def turned(registry: "RunRegistry", job: LiveJob, gang: Gang, report: SuspensionReport | None, now: Seconds) -> None:
