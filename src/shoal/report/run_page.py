@@ -88,7 +88,6 @@ class _Place:
     """The runs on one workload and cluster; views show each policy's first run that has a journal."""
 
     def __init__(self, comparison: Comparison, by_policy: Mapping[str, Sequence[StoredRun]]) -> None:
-        self._comparison, self._by_policy = comparison, by_policy
         self.histories: dict[str, tuple[StoredRun, History]] = {}
         for policy, runs in by_policy.items():
             found = next(((run, history) for run in runs if (history := run.history()) is not None), None)

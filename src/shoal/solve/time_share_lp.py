@@ -184,7 +184,7 @@ class Activities:
 
 @dataclass(frozen=True, slots=True)
 class Floored:
-    """A session that keeps every floor that can be kept, with the floors that were given up.
+    """A session in which each group's throughput has a floor, and the groups whose floor no shares can reach.
 
     ``kept`` is the throughput each job of a group is sure of; ``unattainable`` names the groups whose floor is above
     their top speed; ``start`` is a feasible point (`None` without floors).

@@ -207,10 +207,6 @@ def by_mix(results: Results, seeds: Sequence[int]) -> Table:
     )
 
 
-def _points(x: Sequence[float], cells: Sequence[Cell]) -> tuple[tuple[float, float], ...]:
-    return tuple((at, float(str(cell))) for at, cell in zip(x, cells, strict=False))
-
-
 def _mix_verdict(results: Results, seeds: Sequence[int]) -> str:
     def over(policy: str, of: str) -> PairedRatio:
         pairs = [(results[ThemisCase(policy, s, 1.0)], results[ThemisCase(THEMIS, s, 1.0)]) for s in seeds]

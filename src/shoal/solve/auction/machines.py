@@ -110,9 +110,10 @@ class _Market:
         return cls(bidder, option, np.array([k[2] for k in kept]), rows, columns, values, upper, session)
 
     def best(self, absent: tuple[int, ...], core: float, floor: Int64s | None = None) -> _Found:
-        """The columns with the most gain without the ``absent`` bidders; ``floor`` are known compatible columns.
+        """Return the compatible columns with the most gain, without those of the bidders ``absent``.
 
-        Bundles up to ``core`` below their price are searched first.
+        The search begins with ``floor``, compatible columns that are known, and with the bundles whose gain is at most
+        ``core`` below their price.
         """
         there = ~np.isin(self.bidder, absent)
         gain = np.where(there, self.gain, 0.0)

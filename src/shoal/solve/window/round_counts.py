@@ -138,7 +138,7 @@ class Ladder:
         return climb.bound
 
     def climb(self, level: float) -> RoundCounts | None:
-        """The counts of most worth with at most ``level`` left of any gang; None where the window is too small."""
+        """Return the counts worth most that leave no gang more than ``level``; None if the window is too small."""
         claims, gpu_rounds = self.claims, self.capacity * self.claims.rounds
         forced = claims.forced(level)
         free = gpu_rounds - int(claims.widths @ forced)
