@@ -282,41 +282,55 @@ def _nonnegative_weights(columns: Floats, seconds: Floats) -> Floats:
 def _search(problem: FitProblem, at: Floats) -> tuple[Floats, float]:
     """The best parameters reached from these starts, and the sum of their mean squared errors of passes and steps."""
     least, most = problem.bounds()
-    at = np.clip(at, least, most)
+    at = _within(at, least, most)
     errors, slopes = problem.errors(at)
     cost = (errors**2).sum(axis=1)
-    hessian, gradient = np.swapaxes(slopes, 1, 2) @ slopes, (np.swapaxes(slopes, 1, 2) @ errors[:, :, None])[:, :, 0]
+    hessian, gradient = _normal_equations(errors, slopes)
     damping = np.full(len(at), 1e-3)
-    best, least_cost = at[np.argmin(cost)].copy(), float(cost.min())
+    best, least_cost = at[cost.argmin()].copy(), float(cost.min())
     for _ in range(_MOST_ROUNDS):
-        trial = np.clip(at + _step(at, hessian, gradient, damping, least, most), least, most)
+        trial = _within(at + _step(at, hessian, gradient, damping, least, most), least, most)
         predicted = 2.0 * np.abs((at - trial) * gradient).sum(axis=1)
         errors, slopes = problem.errors(trial)
         reached = (errors**2).sum(axis=1)
         gained = cost - reached
         better = gained > 0
         going = np.where(better, gained, predicted) > _SETTLED * cost
-        transposed = np.swapaxes(slopes, 1, 2)
-        at[better], cost[better] = trial[better], reached[better]
-        hessian[better] = (transposed @ slopes)[better]
-        gradient[better] = (transposed @ errors[:, :, None])[better, :, 0]
+        if better.all():
+            at, cost = trial, reached
+            hessian, gradient = _normal_equations(errors, slopes)
+        elif better.any():
+            at[better], cost[better] = trial[better], reached[better]
+            hessian[better], gradient[better] = _normal_equations(errors[better], slopes[better])
         damping = np.where(better, np.maximum(damping * 0.2, 1e-10), damping * 4.0)
         if cost.min() < least_cost:
-            best, least_cost = at[np.argmin(cost)].copy(), float(cost.min())
+            best, least_cost = at[cost.argmin()].copy(), float(cost.min())
         going &= (damping < 1e6) & (cost > _EXACT)
         if not going.any():
             break
-        at, cost, hessian, gradient, damping = at[going], cost[going], hessian[going], gradient[going], damping[going]
+        if not going.all():
+            at, cost, damping = at[going], cost[going], damping[going]
+            hessian, gradient = hessian[going], gradient[going]
     tie = _TIE * (1.0 - best[-1]) ** 2 if problem.sync.shape[1] else 0.0
     return best, max(least_cost - tie, 0.0)
 
 
+def _within(at: Floats, least: Floats, most: Floats) -> Floats:
+    return np.minimum(np.maximum(at, least), most)
+
+
+def _normal_equations(errors: Floats, slopes: Floats) -> tuple[Floats, Floats]:
+    """Return Gauss's approximation of half the Hessian of the squared errors, and half their gradient, by start."""
+    transposed = slopes.transpose(0, 2, 1)
+    return transposed @ slopes, (transposed @ errors[:, :, None])[:, :, 0]
+
+
 def _step(at: Floats, hessian: Floats, gradient: Floats, damping: Floats, least: Floats, most: Floats) -> Floats:
     """Return Marquardt's step for each start; a parameter without effect, or at a bound it would leave, stays."""
-    size = np.sqrt(np.diagonal(hessian, axis1=1, axis2=2))
+    size = np.sqrt(hessian.diagonal(axis1=1, axis2=2))
     free = (size > 0) & ~((at <= least) & (gradient > 0)) & ~((at >= most) & (gradient < 0))
-    unit = np.divide(1.0, size, out=np.zeros_like(size), where=free)
+    unit = np.divide(1.0, size, out=np.zeros(size.shape), where=free)
     system = hessian * unit[:, :, None] * unit[:, None, :]
-    index = np.arange(at.shape[1])
-    system[:, index, index] += np.where(free, damping[:, None], 1.0)
+    count, width = at.shape
+    system.reshape(count, -1)[:, :: width + 1] += np.where(free, damping[:, None], 1.0)  # the diagonals
     return np.asarray(unit * np.linalg.solve(system, -(gradient * unit)[:, :, None])[:, :, 0])
