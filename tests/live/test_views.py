@@ -11,9 +11,21 @@ import numpy as np
 import pytest
 
 from shoal.core import reasons
-from shoal.core.commands import Start, Stop, Suspend
+from shoal.core.commands import Resume, Start, Stop, Suspend
 from shoal.core.decision import Grant, Refusal, Verdict, Verdicts
-from shoal.core.events import JobCancelled, JobCompleted, JobCrashed, JobStarted, JobStopped, JobSubmitted, NodeLost
+from shoal.core.events import (
+    Event,
+    JobCancelled,
+    JobCompleted,
+    JobCrashed,
+    JobHeld,
+    JobResumed,
+    JobStarted,
+    JobStopped,
+    JobSubmitted,
+    JobSuspended,
+    NodeLost,
+)
 from shoal.core.job import JobSpec, Launch
 from shoal.core.lifecycle import JobState
 from shoal.core.reasons import Reason, in_words
@@ -91,6 +103,7 @@ class Scene:
         return ClusterViews(self.accounts, last, topology, forecasts or {}, NOW, EPOCH, tenant)
 
 
+CRASHED = JobCrashed(102.0, 1, 1, 0.0, True, "rank 0 died", retry_in=38.0)
 ON_FIRST = Placement(((0, 2),))
 ON_BOTH = Placement(((0, 1), (1, 2)))
 
@@ -171,7 +184,26 @@ def test_a_held_job_says_how_often_it_crashed_and_when_it_is_tried_again() -> No
     assert detail.decision == f"waits: it crashed (rank 0 died); it is tried again at {at(140.0)} (in 30 s)"
     assert detail.change == "`shoal logs` shows what it wrote before it died; `shoal cancel` ends the tries"
     row = scene.rows(scene.views(last, forecasts={"a": StartForecast(1.0, 1.0, 1.0)}))[0]
-    assert (row.state, row.position, row.start) == ("held", 1, StartForecast(1.0, 1.0, 1.0))
+    assert (row.state, row.position) == ("held", 1)
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        pytest.param([], StartForecast(20.0, 1.0, 50.0), id="as forecast"),
+        pytest.param([CRASHED], StartForecast(30.0, 30.0, 50.0), id="not before it is tried again"),
+        pytest.param([JobHeld(102.0, 1, "ann")], None, id="not while a person holds it"),
+    ],
+)
+def test_the_expected_start_is_not_before_the_job_may_start(
+    events: list[Event], expected: StartForecast | None
+) -> None:
+    """The forecast was made before these events."""
+    scene = Scene("gpu:2x2", spec("a", 4), spec("b", 2), placed={1: ON_FIRST} if CRASHED in events else {})
+    scene.events(102.0, *events)
+    views = scene.views(scene.last(), forecasts={"b": StartForecast(20.0, 1.0, 50.0)})
+    (row,) = (row for row in scene.rows(views) if row.id == "b")
+    assert row.start == expected
 
 
 def test_nodes_say_how_much_of_their_last_hour_jobs_held() -> None:
@@ -436,6 +468,38 @@ def test_a_job_that_declares_no_work_is_expected_to_last_as_earlier_runs_did() -
     assert later.length.endswith("h), having outlasted others"), later.length
     scene.events(120.0, JobCompleted(120.0, 0, 1, 100.0))
     assert views.job(scene.accounts.accounts[0], ()).length == ""
+
+
+@pytest.mark.parametrize("work", [500.0, None])
+def test_no_end_is_expected_after_the_time_limit_of_the_run(work: float | None) -> None:
+    """It was up at 20, so 30 s are left of its limit."""
+    jobs = [spec("a", 4, work=work, name="train", time=120.0), spec("b", 1)]
+    scene = Scene("gpu:2x2", *jobs, placed={0: Placement(((0, 2), (1, 2)))})
+    for _ in range(24):
+        scene.state.lengths.add(replace(jobs[0], work=None), 7200.0, 1.0)
+    views = scene.views(scene.last())
+    runs, waits = (views.job(scene.accounts.accounts[number], ()) for number in (0, 1))
+    assert runs.job.end == StartForecast(30.0, 30.0, 30.0)
+    assert runs.length.startswith("about 30 s left (80 %: 30 s to 30 s)" if work is None else "")
+    assert "the next is expected to end in 30 s" in waits.change
+
+
+def test_a_time_limit_counts_neither_suspended_time_nor_that_of_an_earlier_run() -> None:
+    seats = Placement(((0, 2), (1, 2)))
+    scene = Scene("gpu:2x2", spec("a", 4, work=5000.0, time=120.0), spec("b", 1), placed={0: seats})
+    account = scene.accounts.accounts[0]
+    assert account.time_left(NOW) == 30.0
+    scene.accounts.apply_commands(30.0, [Suspend(0, 1)])
+    scene.accounts.apply_events([JobSuspended(30.0, 0, 1, 10.0)])
+    assert account.time_left(NOW) == inf
+    scene.accounts.apply_commands(60.0, [Resume(0, 1, seats)])
+    scene.accounts.apply_events([JobResumed(60.0, 0, 1, 1.0, 10.0)])
+    assert account.time_left(NOW) == 60.0
+    scene.accounts.apply_events([JobCrashed(70.0, 0, 1, 0.0, True, "rank 0 died")])
+    scene.accounts.apply_commands(80.0, [Start(0, 2, seats)])
+    assert account.time_left(NOW) == inf
+    scene.accounts.apply_events([JobStarted(90.0, 0, 2, 1.0, 0.0)])
+    assert account.time_left(NOW) == 100.0
 
 
 def test_the_cause_of_a_completed_job_is_not_that_of_an_earlier_crash() -> None:

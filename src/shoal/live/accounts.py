@@ -89,6 +89,8 @@ class Account:
     """When it was last suspended."""
     exit_status: int | None = None
     """The status of its last run that ended by itself: 0, or that of the rank that failed first."""
+    limit_at: Seconds = inf
+    """When its present run reaches its time limit; infinity if it has none."""
     links: tuple[str, ...] = ()
     """The runs in trackers of experiments that its trainer library last reported."""
 
@@ -117,6 +119,10 @@ class Account:
         if self.saved_at is None:
             return f"it has not saved yet and is not stopped to make room, which would lose {unsaved}"
         return f"a stop would lose the last {unsaved}"
+
+    def time_left(self, now: Seconds) -> Seconds:
+        """Return the seconds until its run reaches its time limit, infinity if it has none."""
+        return max(0.0, self.limit_at - now)
 
     def used(self, now: Seconds) -> float:
         """Return the GPU-seconds held until ``now``."""
@@ -256,6 +262,7 @@ class Accounts:
                 self._take_seats(account, account.bound, account.suspended_at)
             what = f"could not be suspended: {event.cause}" if event.cause else f"resumed{took}"
             account.state, account.bound, account.rate = JobState.RUNNING, None, event.rate
+            account.limit_at = self.runs.limits.get(account.number, inf)
         else:
             self._leave_seats(account, event.at)
             account.state = JobState.SUSPENDED
@@ -369,6 +376,7 @@ class Accounts:
             account.rate, account.done, account.done_at = event.rate, event.done, event.at
             if isinstance(event, events.JobStarted):
                 account.state = JobState.RUNNING
+                account.limit_at = self.runs.limits.get(account.number, inf)
                 account.history.append((event.at, "all ranks are up"))
 
     def _crashed(self, account: Account, event: events.JobCrashed) -> None:
@@ -428,5 +436,5 @@ class Accounts:
             account.last_run = account.rate, account.placement.gpus, at - account.placed_at
             account.gpu_seconds += account.placement.gpus * (at - account.placed_at)
             account.done, account.done_at = account.progress(at), at
-            account.rate, account.placement = 0.0, None
+            account.rate, account.placement, account.limit_at = 0.0, None, inf
             self.placed.pop(account.number, None)

@@ -19,7 +19,7 @@ from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Topology
 from shoal.core.units import JobId, JobNumber, Seconds, TenantId, span
 from shoal.live.accounts import Account, Accounts
-from shoal.live.expected_end import expected_end, length_in_words, predicted
+from shoal.live.expected_end import expected_end, expected_start, length_in_words, predicted
 from shoal.live.foreign_names import without_foreign_names
 from shoal.live.held_words import remedy_of, running_hold, why_held
 from shoal.live.holdings import Holdings
@@ -152,16 +152,19 @@ class LastDecision:
         return f"{len(holders)} job{'s hold' if len(holders) > 1 else ' holds'} GPUs there, {when}"
 
     def _seconds_left(self, account: Account, now: Seconds) -> float:
-        """Return the seconds until a job ends, by its declared work or else by earlier runs; infinity if unknown."""
-        at = self.snapshot.position_of(account.number)
+        """Return the seconds until a job ends, by its declared work or else by earlier runs; infinity if unknown.
+
+        It ends at its time limit at the latest.
+        """
+        at, most = self.snapshot.position_of(account.number), account.time_left(now)
         if at < 0:
-            return inf
+            return most
         if account.spec.work is None:
             found = predicted(account, now, self.lengths)
             speed = account.rate or float(self.snapshot.columns.best_speed[at])
-            return inf if found is None or not speed else found.median / speed
+            return most if found is None or not speed else min(most, found.median / speed)
         # Relative to the decision, which may be some time ago.
-        return max(0.0, float(self.snapshot.columns.remaining_seconds[at]) - (now - self.snapshot.now))
+        return min(most, max(0.0, float(self.snapshot.columns.remaining_seconds[at]) - (now - self.snapshot.now)))
 
 
 def _bids(verdicts: Verdicts) -> Floats:
@@ -385,20 +388,13 @@ class ClusterViews:
             nodes=[nodes[node].name for node in bound.nodes] if bound else [],
             reason=self._reason(account),
             position=position,
-            start=self._start(account),
+            start=expected_start(account, self.now, self.forecasts.get(spec.id), self.forecast_age),
             end=expected_end(account, self.now, None if self.last is None else self.last.lengths),
             array=spec.conditions.array if spec.conditions is not None else None,
             priority=spec.priority,
             time=spec.time,
             bid=None if self.last is None or not account.live else self.last.bid(account.number),
         )
-
-    def _start(self, account: Account) -> StartForecast | None:
-        """Return when a waiting job is expected to start, in seconds from now."""
-        found = self.forecasts.get(account.spec.id) if account.state in WAITING else None
-        if found is None:
-            return None
-        return StartForecast(*(max(0.0, at - self.forecast_age) for at in (found.median, found.low, found.high)))
 
     def _reason(self, account: Account) -> str:
         words = ClockWords(self.epoch, self.now)
