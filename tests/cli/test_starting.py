@@ -30,7 +30,10 @@ def process(folder: Path, words: str, *, age: float = 5.0, env: str = "", pid: i
     [
         ("python /venv/bin/shoal up --nodes 2x2", {}, True),
         ("python -m shoal up --home home", {}, True),
+        ("python -m shoal up --home=home --nodes 1x1", {}, True),
         ("python -m shoal up --home other", {}, False),
+        ("python -m shoal up --home=other", {}, False),
+        ("python -m shoal up", {"env": "SHOAL_HOME=home"}, True),
         ("python -m shoal queue", {}, False),
         ("vim up", {}, False),
         ("python -m shoal up", {"age": 1000.0}, False),
@@ -42,9 +45,15 @@ def test_a_start_is_that_of_a_new_process_of_the_same_home(
 ) -> None:
     home = Path("/home")
     env = more.get("env", f"SHOAL_HOME={home}")
-    words = words.replace("--home home", f"--home {home}")
     processes = process(tmp_path, words, age=float(more.get("age", 5.0)), env=str(env))
     assert starting.up_is_starting(home, processes) is found
+
+
+def test_a_start_is_found_beside_those_of_other_homes(tmp_path: Path) -> None:
+    for pid, home in enumerate(("/first", "/mine", "/last"), start=5):
+        process(tmp_path, f"python -m shoal up --home {home}", pid=pid)
+    assert all(starting.up_is_starting(Path(home), tmp_path) for home in ("/first", "/mine", "/last"))
+    assert not starting.up_is_starting(Path("/other"), tmp_path)
 
 
 def test_a_command_waits_until_the_cluster_answers_and_says_so_once(

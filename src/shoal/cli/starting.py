@@ -11,22 +11,21 @@ from urllib.parse import urlsplit
 
 from shoal.cli.output import warn
 
-_PATIENCE_SECONDS = 15.0
 _PAUSE_SECONDS = 0.1
 _START_SECONDS = 60.0
-"""Age up to which a `shoal up` that does not answer is taken to be starting."""
+"""Age up to which a `shoal up` that does not answer is taken to be starting; a first start may be slow."""
 _CONNECT_SECONDS = 2.0
 
 
 def wait_for_start(home: Path, stored: Callable[[], Mapping[str, str | None]]) -> None:
-    """Return when the cluster of the client file answers, or 15 s have passed; at once if none is starting here.
+    """Return when the cluster of the client file answers, or 60 s have passed; at once if none is starting here.
 
     ``stored`` reads the client file in ``home``, which a starting `shoal up` writes anew.
     """
-    deadline, announced = time.monotonic() + _PATIENCE_SECONDS, False
+    deadline, announced = time.monotonic() + _START_SECONDS, False
     while not answers(stored()) and up_is_starting(home) and time.monotonic() < deadline:
         if not announced:
-            warn(f"waiting for the cluster that is starting on this machine, at most {_PATIENCE_SECONDS:.0f} s")
+            warn(f"waiting for the cluster that is starting on this machine, at most {_START_SECONDS:.0f} s")
         announced = True
         time.sleep(_PAUSE_SECONDS)
 
@@ -57,8 +56,9 @@ def up_is_starting(home: Path, processes: Path = Path("/proc")) -> bool:
             words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
             if not any(os.path.basename(word) == "shoal" and after == "up" for word, after in pairwise(words)):
                 continue
-            if process.stat().st_uid in (os.getuid(), 0) and _age(process) < _START_SECONDS:
-                return _home(words, process) in (None, home.resolve())
+            mine = process.stat().st_uid in (os.getuid(), 0) and _age(process) < _START_SECONDS
+            if mine and _home(words, process) in (None, home.resolve()):
+                return True
     return False
 
 
@@ -69,13 +69,14 @@ def _age(process: Path) -> float:
 
 
 def _home(words: list[str], process: Path) -> Path | None:
-    """Return the home of a `shoal up`, from its options or its environment; None if neither can be read."""
-    for word, after in pairwise(words):
-        if word == "--home":
-            return Path(os.path.join(os.readlink(process / "cwd"), after)).resolve()
+    """Return the home of a `shoal up`, from its options or its environment; None if they cannot be read."""
+    after = next((after for word, after in pairwise(words) if word == "--home"), None)
+    home = next((word.removeprefix("--home=") for word in words if word.startswith("--home=")), after)
     try:
-        variables = (process / "environ").read_bytes().decode(errors="replace").split("\0")
+        if home is None:
+            variables = (process / "environ").read_bytes().decode(errors="replace").split("\0")
+            found = dict(variable.partition("=")[::2] for variable in variables)
+            home = found.get("SHOAL_HOME") or f"{found.get('HOME', '')}/.shoal"
+        return (Path(home) if os.path.isabs(home) else Path(os.readlink(process / "cwd"), home)).resolve()
     except OSError:
         return None
-    found = dict(variable.partition("=")[::2] for variable in variables)
-    return Path(found.get("SHOAL_HOME") or f"{found.get('HOME', '')}/.shoal").resolve()
