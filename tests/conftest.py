@@ -23,6 +23,7 @@ FAST = ("core", "engine", "store", "jobspec", "wire", "live", "workload")
 """Folders whose tests start no process and take little CPU time: ``pytest -m fast`` runs them."""
 
 LONG = (
+    "conformance/test_a_thousand_worlds.py",
     "e2e/test_one_market.py",
     "e2e/test_printed_commands.py",
     "e2e/test_resize.py",

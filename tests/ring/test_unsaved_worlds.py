@@ -1,6 +1,6 @@
 """Random small worlds of jobs that save and jobs that do not: every job ends, and no work above the limit is lost.
 
-``python tests/ring/test_unsaved_worlds.py 1000`` tries a thousand of them.
+``make test-long`` tries a thousand of them; ``python tests/ring/test_unsaved_worlds.py N`` tries N.
 """
 
 import random
@@ -8,11 +8,14 @@ import sys
 
 from shoal.core.commands import Resize, Stop
 from shoal.policy.registry import POLICIES, parse_policy
+from shoal.sim.suspension import SuspensionCost
 from shoal.testing.builders import Cycle, job, simulate
 from shoal.workload.schema import Job
 
 NAMES = (*POLICIES, "las:quantum=60", "gavel.max-min:space_sharing=true")
 CLUSTERS = {"gpu:1x1": 1, "gpu:1x2": 2, "gpu:2x2": 4, "gpu:2x4": 8, "v100:1x2,k80:1x2": 2, "v100:1x4,p100:2x2": 4}
+SUSPENSIONS = (None, SuspensionCost(), SuspensionCost(bytes_per_gpu=8_000_000_000, memory=20_000_000_000))
+"""No node suspends jobs; all do, at once; or in 4 s for each GPU, with room for two GPUs."""
 MOST_CYCLES = 20_000
 
 
@@ -59,6 +62,7 @@ def check_world(seed: int) -> None:
         placement=draw.choice(("packed", "any", "rack", "network")),
         watch=watch,
         until=1e6,
+        suspension=draw.choice(SUSPENSIONS),
     )
     for row in rows:
         assert row.id in run.completed, f"{told}: {row.id} never ends; {run.story(row.id)[-1:]}"
