@@ -104,6 +104,12 @@ SCRIPTS = (
         ("--mail-type=END (line 2): Shoal sends no mail", "--mail-user"),
     ),
     Script("what no script can notice", "-G1 --hint=nomultithread --verbose -O", {}),
+    Script(
+        "which nodes", "-G1 --contiguous --prefer=a100", {"kinds": None}, ("--contiguous (line 2)", "--prefer=a100")
+    ),
+    Script("clocks", "-G1 --gpu-freq=high", {}, ("not applied: --gpu-freq=high (line 2): clocks stay as they are",)),
+    Script("a condition that fails", "-G1 --kill-on-invalid-dep=no", {}, ("--kill-on-invalid-dep=no",)),
+    Script("a lost node", "-G1 -k", {}, ("not applied: -k (line 2): a job that loses a node starts again",)),
     Script("nodes by name", "-G1 -x gpu7 -w gpu1", {}, ("not applied: -x gpu7", "not applied: -w gpu1")),
 )
 

@@ -46,13 +46,28 @@ _NOTED = {
     "propagate": "limits are those of the node's agent",
     "tmp": "no disk space is reserved",
     "mincpus": "use --cpus-per-task",
+    "prefer": "use --constraint",
+    "contiguous": "the policy chooses the nodes",
+    "spread-job": "the policy chooses the nodes",
+    "use-min-nodes": "the policy chooses the nodes",
+    "segment": "the policy chooses the nodes",
+    "oversubscribe": "which jobs share GPUs is up to the policy",
+    "no-kill": "a job that loses a node starts again",
+    "kill-on-invalid-dep": "a job whose condition can never hold is cancelled",
+    "threads-per-core": "CPUs are counted, not bound",
+    "core-spec": "CPUs are counted, not bound",
+    "thread-spec": "CPUs are counted, not bound",
+    "cpu-freq": "clocks stay as they are",
+    "gpu-freq": "clocks stay as they are",
+    "reboot": "nodes are not booted",
+    "network": "networks stay as they are",
+    "uid": "jobs run as the user of their tenant",
+    "gid": "jobs run as the user of their tenant",
 }
 _SILENT = {
-    "verbose", "quiet", "overcommit", "oversubscribe", "no-kill", "hint", "cpu-bind", "mem-bind", "gpu-bind", "profile",
-    "acctg-freq", "cpu-freq", "gpu-freq", "contiguous", "core-spec", "threads-per-core", "cores-per-socket",
-    "sockets-per-node", "extra-node-info", "wait-all-nodes", "spread-job", "use-min-nodes", "ignore-pbs", "gres-flags",
-    "kill-on-invalid-dep", "wckey", "uid", "gid", "delay-boot", "thread-spec", "power", "mcs-label", "prefer", "extra",
-    "network", "resv-ports", "segment", "stepmgr", "tres-bind", "reboot",
+    "verbose", "quiet", "overcommit", "hint", "cpu-bind", "mem-bind", "gpu-bind", "profile", "acctg-freq",
+    "cores-per-socket", "sockets-per-node", "extra-node-info", "wait-all-nodes", "ignore-pbs", "gres-flags", "wckey",
+    "delay-boot", "power", "mcs-label", "extra", "resv-ports", "stepmgr", "tres-bind",
 }  # fmt: skip
 """Options of sbatch without meaning here, whose absence no script can notice."""
 
