@@ -470,6 +470,13 @@ def test_a_job_that_declares_no_work_is_expected_to_last_as_earlier_runs_did() -
     assert views.job(scene.accounts.accounts[0], ()).length == ""
 
 
+def test_a_job_that_never_ran_has_not_outlasted_others() -> None:
+    scene = Scene("gpu:2x2", spec("new", 1, "bob", work=None, name="try"), placed={})
+    scene.state.lengths.add(spec("old", 2, work=None, name="train"), 7200.0, 1.0)
+    detail = scene.views(scene.last()).job(scene.accounts.accounts[0], ())
+    assert re.fullmatch(r"about .+ of run \(80 %: .+\), with few earlier runs to go by", detail.length), detail.length
+
+
 @pytest.mark.parametrize("work", [500.0, None])
 def test_no_end_is_expected_after_the_time_limit_of_the_run(work: float | None) -> None:
     """It was up at 20, so 30 s are left of its limit."""

@@ -32,7 +32,7 @@ class JobLength:
     """Work left of one job, as ``runs`` earlier runs that were longer show it; ``of`` says whose runs.
 
     ``low``, ``median`` and ``high`` are the 10th, 50th and 90th percentile. With ``runs`` 0 the job has outlasted all
-    earlier ones.
+    earlier ones, or there are too few to go by.
     """
 
     low: float

@@ -67,5 +67,7 @@ def length_in_words(account: Account, now: Seconds, lengths: LengthView | None, 
         return ""
     most = account.time_left(now) if account.state is JobState.RUNNING else account.spec.time or inf
     low, median, high = (span(min(most, part / speed)) for part in (left.low, left.median, left.high))
-    runs = f"from {left.runs} earlier run{'s' * (left.runs != 1)} {left.of}" if left.runs else "having outlasted others"
-    return f"about {median} {'left' if account.started is not None else 'of run'} (80 %: {low} to {high}), {runs}"
+    started = account.started is not None
+    few = "having outlasted others" if started else "with few earlier runs to go by"
+    runs = f"from {left.runs} earlier run{'s' * (left.runs != 1)} {left.of}" if left.runs else few
+    return f"about {median} {'left' if started else 'of run'} (80 %: {low} to {high}), {runs}"
