@@ -326,6 +326,17 @@ def test_jobs_that_never_end_are_counted_and_left_out_of_the_averages() -> None:
     assert found["gpu:1x2 added"]["difference"]["makespan"]["mean"] == 0.0
 
 
+def test_a_job_ends_at_its_time_limit_where_that_comes_first() -> None:
+    rows = job("limited", 0, 1, 5000, time=100.0), job("next", 10, 1, 50)
+    tale = tell(Scenario(read_cluster("gpu:1x1"), "fifo", knowledge="oracle", restart_cost="0"), *rows)
+    answer = what_if(tale.records[: tale.ends[1]], 40.0, WhatIf(seeds=2), most_seconds=TIME)
+    limited, later = answer["jobs"]
+    assert (limited["end"]["low"], limited["end"]["high"]) == pytest.approx((60.0, 60.0))
+    assert later["start"]["median"] == pytest.approx(60.0)
+    (row,) = answer["runs"]
+    assert (row["jobs"], row["unfinished"], row["hour"]["ends"]) == (2, 0, 2.0)
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.floats(min_value=1.0, max_value=1e4), min_size=1, max_size=12),

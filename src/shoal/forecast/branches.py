@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from time import thread_time
 
 from shoal.core.commands import Decided, Stop, Suspend
-from shoal.core.events import EventBatch, JobCompleted, JobCrashed
+from shoal.core.events import EventBatch, JobCancelled, JobCompleted, JobCrashed
 from shoal.core.interfaces import Journal
 from shoal.core.units import Seconds
 from shoal.engine.loop import Loop
@@ -36,8 +36,9 @@ class Branch:
 class BranchOutcome:
     """Times of the live jobs in one simulation, by admission number, in seconds from its beginning.
 
-    ``starts`` is when each first got GPUs (0 for those that hold some), ``ends`` when it completed, ``waited`` how long
-    it held none until then. ``cut`` is set where the CPU budget ran out first. It serves as the loop's journal.
+    ``starts`` is when each first got GPUs (0 for those that hold some), ``ends`` when it completed or reached its time
+    limit, ``waited`` how long it held none until then. ``cut`` is set where the CPU budget ran out first. It serves as
+    the loop's journal.
     """
 
     fork: Fork
@@ -62,7 +63,7 @@ class BranchOutcome:
         for event in batch.events:
             if isinstance(event, JobCrashed):
                 self._idle_since.setdefault(event.job, event.at)
-            elif isinstance(event, JobCompleted):
+            elif isinstance(event, JobCompleted) or (isinstance(event, JobCancelled) and event.failed):
                 self.ends[event.job] = event.at - self.fork.now
 
     def record_decision(self, decided: Decided) -> None:
