@@ -846,6 +846,21 @@ def test_priority_says_what_it_was(shoal: Shoal, cluster: Fake) -> None:
     assert [each.body for each in cluster.asked if each.method == "POST"] == [{"priority": 3}, {"priority": -3}]
 
 
+def test_priority_takes_names_or_filters_but_not_both_nor_none(shoal: Shoal, cluster: Fake) -> None:
+    cluster.answers["POST /v1/priority"] = 200, Submitted(["a-aaaa", "b-bbbb"])
+    assert shoal("priority", "--name", "sweep", "--", "-5")[:2] == (0, "2 jobs now have priority -5\n")
+    assert json.loads(shoal("priority", "--all", "7", "--json")[1]) == {"jobs": ["a-aaaa", "b-bbbb"]}
+    bodies = [each.body for each in cluster.asked if each.method == "POST"]
+    assert [{k: v for k, v in body.items() if v} for body in bodies] == [
+        {"name": "sweep", "priority": -5},
+        {"priority": 7},
+    ]
+    for wrong in (("3",), ("bert", "--all", "3")):
+        code, _, err = shoal("priority", *wrong)
+        assert code == 2
+        assert "name jobs, or give --all" in err
+
+
 def test_cancel_takes_names_or_filters_but_not_both_nor_none(shoal: Shoal, cluster: Fake) -> None:
     cluster.answers["POST /v1/cancel"] = 200, Submitted(["a-aaaa", "b-bbbb"])
     assert shoal("cancel", "--name", "a", "--state", "pending")[:2] == (0, "cancelled a-aaaa\ncancelled b-bbbb\n")

@@ -27,7 +27,7 @@ _NUMBERS: tuple[Any, ...] = (
 )  # fmt: skip
 _SPARED = frozenset(
     {("DELETE", "/v1/nodes/{node}"), ("DELETE", "/v1/tokens/{token}"), ("POST", "/v1/policy"), ("POST", "/v1/nodes"),
-     ("POST", "/v1/cancel")}
+     ("POST", "/v1/cancel"), ("POST", "/v1/priority")}
 )  # fmt: skip
 """Requests of an admin that change the cluster under attack for good."""
 

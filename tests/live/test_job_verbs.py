@@ -11,7 +11,7 @@ from shoal.core.errors import InputError
 from shoal.live.control_plane import ControlPlane, UnknownJob
 from shoal.live.home import JOURNAL
 from shoal.scenario.replay import replay_file
-from shoal.wire.messages import CancelMany, Dependency, RunReport, SignalRequest
+from shoal.wire.messages import CancelMany, Dependency, PrioritiseMany, RunReport, SignalRequest
 
 
 def reason(plane: ControlPlane, id: str) -> str:
@@ -179,6 +179,25 @@ def test_the_priority_of_a_job_changes_which_starts_next(tmp_path: Path) -> None
         soon(lambda: [run.id for run in sync(plane, "gpu-0", []).runs if run.phase != "stop"] == [second])
         assert "starts first" in reason(plane, first)
         assert state(plane, running) == "completed"
+
+
+def test_the_priority_of_all_jobs_of_a_name_changes_which_start_next(tmp_path: Path) -> None:
+    with opened(tmp_path, "gpu:1x1") as plane:
+        _, first, *sweep = submit(plane, job(), job("a"), job("sweep"), job("sweep"))
+        (his,) = submit(plane, job("sweep"), tenant="bo")
+        obey(plane, "gpu-0")
+        ids, durable = plane.verbs.prioritise_many(PrioritiseMany(priority=4, name="sweep"), "ann", "ann")
+        durable.result(20)
+        assert ids == sweep
+        assert [plane.job(id, None).job.priority for id in (first, *sweep, his)] == [0, 4, 4, 0]
+        obey(plane, "gpu-0", statuses=(0,))
+        soon(lambda: [run.id for run in sync(plane, "gpu-0", []).runs if run.phase != "stop"] == sweep[:1])
+        assert "starts first" in reason(plane, first)
+        ids, durable = plane.verbs.prioritise_many(PrioritiseMany(priority=0, tenant="ann"), None, "root")
+        durable.result(20)
+        assert ids == [first, *sweep]
+        assert plane.job(sweep[1], None).job.priority == 0
+    assert replay_file(tmp_path / "home" / JOURNAL)[0].decisions > 0
 
 
 def test_many_jobs_are_cancelled_by_name_array_state_and_owner(tmp_path: Path) -> None:

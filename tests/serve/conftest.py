@@ -45,6 +45,7 @@ from shoal.wire.messages import (
     NewSession,
     NewToken,
     NodeRow,
+    PrioritiseMany,
     QuotaMessage,
     Reshape,
     SessionOpened,
@@ -177,6 +178,9 @@ class FakeControlPlane:
 
     def prioritise(self, job: str, priority: int, tenant: str | None, by: str) -> "Future[None]":
         return self.hold(job, tenant, by)
+
+    def prioritise_many(self, which: PrioritiseMany, tenant: str | None, by: str) -> "tuple[list[str], Future[None]]":
+        return self.cancel_many(CancelMany(), tenant)
 
     def cancel_many(self, which: CancelMany, tenant: str | None) -> "tuple[list[str], Future[None]]":
         return [job for job, owner in self.owners.items() if tenant in (None, owner)], self._promise(None)

@@ -37,6 +37,7 @@ TABLE: list[tuple[str, str, Any, tuple[int, int, int, int, int, int]]] = [
     ("POST", "/v1/jobs/hers-aaaa/release", None, (401, 204, 204, 404, 403, 403)),
     ("POST", "/v1/jobs/hers-aaaa/requeue", None, (401, 204, 204, 404, 403, 403)),
     ("POST", "/v1/jobs/hers-aaaa/priority", {"priority": 3}, (401, 204, 204, 404, 403, 403)),
+    ("POST", "/v1/priority", {"name": "job", "priority": -3}, (401, 200, 200, 200, 403, 403)),
     ("POST", "/v1/cancel", {"name": "job"}, (401, 200, 200, 200, 403, 403)),
     ("GET", f"/v1/code/{CODE}", None, (401, 200, 200, 200, 403, 403)),
     ("GET", f"/v1/code/{CODE}?tenant=bo", None, (401, 200, 422, 200, 403, 403)),

@@ -56,7 +56,7 @@ _LIVE: Mapping[str, _Entry] = {
     "hold": _Entry("shoal.cli.verbs:hold", "Keep jobs from starting until they are released."),
     "release": _Entry("shoal.cli.verbs:release", "Release held jobs."),
     "requeue": _Entry("shoal.cli.verbs:requeue", "Stop running jobs and put them back into the queue."),
-    "priority": _Entry("shoal.cli.verbs:priority", "Set a job's priority among your jobs."),
+    "priority": _Entry("shoal.cli.verbs:priority", "Set the priority of jobs among your jobs."),
     "resize": _Entry("shoal.cli.job:resize", "Change the number of GPUs a job asks for."),
     "nodes": _Entry("shoal.cli.nodes:nodes", "List the nodes and the jobs on them."),
     "share": _Entry("shoal.cli.nodes:share", "Show GPUs held and GPU-hours used by tenant."),

@@ -9,7 +9,9 @@ from shoal.cli.completion import complete_job
 from shoal.cli.live_tables import count, state
 from shoal.cli.output import json_option, print_json, say, warn
 from shoal.core.errors import InputError
-from shoal.wire.messages import CancelMany, PriorityMessage, Submitted
+from shoal.wire.messages import CancelMany, PrioritiseMany, PriorityMessage, Submitted
+
+_NAME_OR_FILTER = "name jobs, or give --all, --name, --array, --state or --tenant"
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,11 +20,18 @@ if TYPE_CHECKING:
     from shoal.wire.messages import JobRow
 
 
-def _each(client: "Client", jobs: tuple[str, ...], verb: str, as_json: bool, text: "Callable[[JobRow], str]") -> None:
+def _each(
+    client: "Client",
+    jobs: tuple[str, ...],
+    verb: str,
+    as_json: bool,
+    text: "Callable[[JobRow], str]",
+    body: PriorityMessage | None = None,
+) -> None:
     """Send a request about each job; all jobs are found before the first is changed."""
     rows = {detail.job.id: detail.job for detail in [find_job(client, name, only=True) for name in jobs]}
     for row in rows.values():
-        client.call("POST", f"{job_path(row.id)}/{verb}", None, type(None))
+        client.call("POST", f"{job_path(row.id)}/{verb}", body, type(None))
         if not as_json:
             say(text(row))
     if as_json:
@@ -62,18 +71,43 @@ def requeue(jobs: tuple[str, ...], client: "Client", as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("job", shell_complete=complete_job)
-@click.argument("priority", type=int)
+@click.argument("jobs", nargs=-1, metavar="[JOB…]", shell_complete=complete_job)
+@click.argument("priority", type=int, metavar="N")
+@click.option("--all", "every", is_flag=True, help="Set it for all your live jobs.")
+@click.option("--name", metavar="NAME", help="Set it for your live jobs of this name.")
+@click.option("--array", metavar="ID", help="Set it for the live jobs of this array.")
+@click.option("--state", "only", type=click.Choice(["pending", "running"]), help="Only jobs in this state.")
+@click.option("--tenant", "--user", metavar="T", help="Set it for this tenant's live jobs (for administrators).")
 @cluster_options
 @json_option
-def priority(job: str, priority: int, client: "Client", as_json: bool) -> None:
-    """Set JOB's priority: of a tenant's waiting jobs, those with a higher one start first. Write `-- -5` for -5."""
-    row = find_job(client, job, only=True).job
-    client.call("POST", f"{job_path(row.id)}/priority", PriorityMessage(priority), type(None))
-    if as_json:
-        print_json({"job": row.id, "priority": priority})
-    else:
-        say(f"{row.id} has priority {priority:,}, where it had {row.priority:,}")
+def priority(
+    jobs: tuple[str, ...],
+    priority: int,
+    every: bool,
+    name: str | None,
+    array: str | None,
+    only: str | None,
+    tenant: str | None,
+    client: "Client",
+    as_json: bool,
+) -> None:
+    """Set the priority of jobs: of a tenant's waiting jobs those with a higher one start first. Write `-- -5` for -5."""
+    which = PrioritiseMany(priority=priority, name=name, array=array, state=only, tenant=tenant)  # type: ignore[arg-type]
+    filtered = every or which != PrioritiseMany(priority=priority)
+    if filtered == bool(jobs):
+        raise InputError("job", " ".join(jobs) or None, _NAME_OR_FILTER)
+    if filtered:
+        changed = client.post("/v1/priority", which, Submitted).jobs
+        if as_json:
+            print_json({"jobs": changed})
+        else:
+            say(f"{count(len(changed), 'job')} now {'has' if len(changed) == 1 else 'have'} priority {priority:,}")
+        return
+
+    def text(row: "JobRow") -> str:
+        return f"{row.id} has priority {priority:,}, where it had {row.priority:,}"
+
+    _each(client, jobs, "priority", as_json, text, PriorityMessage(priority))
 
 
 @click.command()
@@ -101,9 +135,7 @@ def cancel(
     which = CancelMany(name=name, array=array, state=only, tenant=tenant, force=force)  # type: ignore[arg-type]
     filtered = every or which != CancelMany(force=force)
     if filtered == bool(jobs):
-        raise InputError(
-            "job", " ".join(jobs) or None, "name jobs, or give --all, --name, --array, --state or --tenant"
-        )
+        raise InputError("job", " ".join(jobs) or None, _NAME_OR_FILTER)
     cancelled = client.post("/v1/cancel", which, Submitted).jobs if filtered else _cancel(client, jobs, force)
     if as_json:
         print_json({"cancelled": cancelled})

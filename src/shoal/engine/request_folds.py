@@ -79,8 +79,7 @@ def _priority_changed(state: "State", event: PriorityChanged) -> None:
     job = event.job
     if state._jobs.live_slot(job) >= 0:
         state._jobs.reshape(job, replace(state.register.specs[job], priority=event.priority))
-        others = {other: priority for other, priority in state._priorities.items() if other != job}
-        state._priorities = {**others, job: event.priority} if event.priority else others
+        state._prioritise(job, event.priority)
 
 
 def _reshaped(state: "State", event: JobReshaped) -> None:

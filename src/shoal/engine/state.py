@@ -90,7 +90,8 @@ class State:
         self._set_aside: dict[int, JobSetAside] = {}
         self._quotas: Mapping[TenantId, Quota] = {}
         self._overran: str | None = None
-        self._priorities: Mapping[JobNumber, int] = {}
+        self._priorities: dict[JobNumber, int] = {}
+        self._priorities_given = False  # whether a snapshot has them; they are copied then before they change
         self._decider: object = None
 
     @property
@@ -119,6 +120,7 @@ class State:
         reports, model_reports, batch_changes = self._training_reports.freeze()
         ending = self._jobs.gpus_by_node(self.cancelling) if self.cancelling else {}
         columns = self._jobs.freeze(self.now)
+        self._priorities_given = True
         return Snapshot.of(
             {
                 "cycle": self.cycle,
@@ -242,6 +244,13 @@ class State:
         if partner < 0 or jobs.placement(partner) != placement:
             self.free_gpus.give(placement)
 
+    def _prioritise(self, job: JobNumber, priority: int) -> None:
+        if self._priorities_given:
+            self._priorities, self._priorities_given = dict(self._priorities), False
+        self._priorities.pop(job, None)
+        if priority:
+            self._priorities[job] = priority
+
     # ── events ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _submitted(self, event: JobSubmitted) -> None:
@@ -249,7 +258,7 @@ class State:
         speeds = self.perf.speeds(spec)
         self._jobs.add(event.at, spec, speeds, self.lengths.submitted(job, spec, speeds))
         if spec.priority:
-            self._priorities = {**self._priorities, job: spec.priority}
+            self._prioritise(job, spec.priority)
         if spec.conditions is not None and spec.waits:
             if spec.conditions.begin is not None:
                 self.releases[job] = spec.conditions.begin
@@ -386,7 +395,7 @@ class State:
         self.on_hold.discard(job)
         self.cancelling.discard(job)
         if job in self._priorities:
-            self._priorities = {other: priority for other, priority in self._priorities.items() if other != job}
+            self._prioritise(job, 0)
         if not withdrawn:
             self._jobs.withdraw(slot)
 

@@ -1,4 +1,4 @@
-"""Requests on submitted jobs: hold, release, requeue, change the priority, or cancel many."""
+"""Requests on submitted jobs: hold, release, requeue; change the priority of one or many; cancel many."""
 
 import threading
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from shoal.live.accounts import Account, Accounts
 from shoal.live.backend import LiveBackend
 from shoal.live.journal_disk import JournalDisk
 from shoal.live.runs import RunRegistry
-from shoal.wire.messages import CancelMany
+from shoal.wire.messages import CancelMany, PrioritiseMany
 
 _RUNNING = (JobState.STARTING, JobState.RUNNING)
 
@@ -76,17 +76,32 @@ class JobVerbs:
 
         return self.backend.change(change)
 
+    def prioritise_many(
+        self, which: PrioritiseMany, tenant: TenantId | None, by: str
+    ) -> "tuple[list[JobId], Future[None]]":
+        """Change the priority of the live jobs that fit and that the tenant may see (None: any); return their ids."""
+        found = self._found(which, tenant)
+
+        def change(runs: RunRegistry, now: Seconds) -> None:
+            live = (account.number for account in found if not runs.over(account.number))
+            runs.events += [PriorityChanged(now, number, which.priority, by) for number in live]
+
+        return [account.spec.id for account in found], self.backend.change(change)
+
     def cancel_many(self, which: CancelMany, tenant: TenantId | None) -> "tuple[list[JobId], Future[None]]":
         """Cancel the live jobs that fit and that the tenant may see (None: any); return their ids."""
-        self.disk.check_writable()
-        with self.lock:
-            found = [account for account in self.accounts.live.values() if _fits(account, which, tenant)]
+        found = self._found(which, tenant)
 
         def change(runs: RunRegistry, now: Seconds) -> None:
             for account in found:
                 runs.cancel(account.number, now, force=which.force)
 
         return [account.spec.id for account in found], self.backend.change(change)
+
+    def _found(self, which: CancelMany | PrioritiseMany, tenant: TenantId | None) -> list[Account]:
+        self.disk.check_writable()
+        with self.lock:
+            return [account for account in self.accounts.live.values() if _fits(account, which, tenant)]
 
     def _live(self, job: JobId, tenant: TenantId | None) -> Account:
         account = self.find(job, tenant)
@@ -98,7 +113,7 @@ class JobVerbs:
         return account
 
 
-def _fits(account: Account, which: CancelMany, tenant: TenantId | None) -> bool:
+def _fits(account: Account, which: CancelMany | PrioritiseMany, tenant: TenantId | None) -> bool:
     conditions = account.spec.conditions
     running = account.state in (*_RUNNING, JobState.STOPPING)
     return (

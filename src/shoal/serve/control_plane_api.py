@@ -33,6 +33,11 @@ class JobVerbsAPI(Protocol):
     def prioritise(self, job: str, priority: int, tenant: str | None, by: str) -> "Future[None]":
         """Change a job's priority."""
 
+    def prioritise_many(
+        self, which: wire.PrioritiseMany, tenant: str | None, by: str
+    ) -> "tuple[list[str], Future[None]]":
+        """Change the priority of the live jobs that fit; return their ids."""
+
     def cancel_many(self, which: wire.CancelMany, tenant: str | None) -> "tuple[list[str], Future[None]]":
         """Cancel the live jobs that fit; return their ids."""
 

@@ -38,6 +38,15 @@ async def prioritise(context: AppContext, call: Call) -> None:
         await durable(context, await asyncio.to_thread(verb, job, body.priority, call.holder.sees, _who(call.holder)))
 
 
+async def prioritise_many(context: AppContext, call: Call) -> wire.Submitted:
+    """Change the priority of the caller's live jobs of a name, an array or a state; the answer names them."""
+    body: wire.PrioritiseMany = call.body
+    verb = context.control_plane.verbs.prioritise_many
+    ids, future = await asyncio.to_thread(verb, body, call.holder.sees, _who(call.holder))
+    await durable(context, future)
+    return wire.Submitted(ids)
+
+
 async def cancel_many(context: AppContext, call: Call) -> wire.Submitted:
     """Cancel the caller's live jobs of a name, an array or a state; the answer names them."""
     body: wire.CancelMany = call.body

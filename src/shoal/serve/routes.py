@@ -107,6 +107,15 @@ _VERBS = (
         refusals=_CHANGES,
         alive=True,
     ),
+    Route(
+        "POST",
+        "/v1/priority",
+        job_verbs.prioritise_many,
+        _PEOPLE,
+        body=wire.PrioritiseMany,
+        refusals=_WRITES,
+        alive=True,
+    ),
     Route("POST", "/v1/cancel", job_verbs.cancel_many, _PEOPLE, body=wire.CancelMany, refusals=_WRITES, alive=True),
 )
 _SESSIONS = (

@@ -154,6 +154,19 @@ class PriorityMessage(Struct, forbid_unknown_fields=True, frozen=True):
     priority: Priority
 
 
+class PrioritiseMany(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A new priority of the caller's live jobs with this name, array and state; null stands for any.
+
+    Only an admin may name a ``tenant``; without one an admin's request is about every tenant's jobs.
+    """
+
+    priority: Priority
+    name: Name | None = None
+    array: Name | None = None
+    state: Literal["pending", "running"] | None = None
+    tenant: Name | None = None
+
+
 class CancelMany(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """Which live jobs to cancel: the caller's jobs with this name, array and state; null stands for any.
 
