@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -215,7 +216,7 @@ def test_a_row_does_not_change_because_time_passes() -> None:
 
 def test_usage_of_other_tenants_is_one_sum(harness: "Harness") -> None:
     sampler = UsageSampler(harness.control_plane)
-    sampler.samples.append(sampler.sample())
+    sampler.samples.add(sampler.sample())
     assert sampler.rows(None)[0].held == {"ana": 3, "bo": 1}
     assert {row.held["others"] for row in sampler.rows("ana")} == {1}
     assert "bo" not in sampler.rows("ana")[0].held
@@ -252,12 +253,41 @@ def test_listeners_informed_to_different_changes_get_the_same_as_if_each_were_al
         assert view.since(informed) == view.since(informed)
 
 
-def test_fairness_is_sampled_and_a_tenant_sees_its_own_part_and_cost(harness: "Harness") -> None:
+def test_fairness_is_sampled_once_a_minute_and_a_tenant_sees_its_own_part_and_cost(harness: "Harness") -> None:
     usage = UsageSampler(harness.control_plane)
-    for _ in range(7):
+    for _ in range(6 * 12 + 1):
         usage.take()
-    assert (len(usage.samples), len(usage.fairness)) == (7, 2)
+    assert len(usage.fairness.rows()) == 7
     whole, own = usage.fairness_rows(None)[-1], usage.fairness_rows("ana")[-1]
     assert ([row.tenant for row in whole.rows], [row.tenant for row in own.rows]) == (["ana", "bo"], ["ana"])
     assert own.spent == {"ana": 7.0}, "60 dollars per hour, for 7 minutes"
     assert set(whole.spent) == {"ana", "bo"}
+
+
+def test_use_is_sampled_every_5_seconds_and_older_samples_are_fewer(
+    harness: "Harness", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage, row = UsageSampler(harness.control_plane), harness.control_plane.cluster()
+    now = [1_000_000.0]
+    monkeypatch.setattr(
+        type(harness.control_plane), "cluster", lambda _: msgspec.structs.replace(row, now=now[0], used_gpus=1)
+    )
+    for _ in range(26 * 720):
+        usage.take()
+        now[0] += 5.0
+    ages = [now[0] - sample.at for sample in usage.rows(None)]
+    gaps = [before - after for before, after in pairwise(ages)]
+    assert ages[0] == pytest.approx(24 * 3600, abs=600)
+    assert len(ages) < 550
+    assert {gap for gap, age in zip(gaps, ages, strict=False) if age <= 600} == {5.0}
+    assert max(gap for gap, age in zip(gaps, ages, strict=False) if age <= 6900) <= 60.0
+    assert max(gaps) <= 300.0
+
+
+def test_small_times_on_gpus_can_be_told_apart(harness: "Harness", monkeypatch: pytest.MonkeyPatch) -> None:
+    control_plane, rows = harness.control_plane, harness.control_plane.share(None)
+    used = (3.0, 29.0, 170.0, 190.0, 1e6)
+    made = [msgspec.structs.replace(rows[0], tenant=f"t{i}", gpu_seconds=each) for i, each in enumerate(used)]
+    monkeypatch.setattr(type(control_plane), "share", lambda *_: made)
+    found = rows_of_view(control_plane, UsageSampler(control_plane), "tenants", None, None)()
+    assert [row.gpu_seconds for row in found.values()] == pytest.approx(used, rel=0.01)

@@ -15,12 +15,13 @@ from shoal.live.job_lists import JobFilter
 from shoal.live.reported_searches import ReportedSearches
 from shoal.serve.control_plane_api import ControlPlaneAPI
 from shoal.serve.usage_sampler import UsageSampler
-from shoal.wire.messages import JobRow, NodeRow, StartForecast
+from shoal.wire.messages import JobRow, NodeRow, StartForecast, TenantRow
 from shoal.wire.watch_messages import Expected, QueueRow
 
 _DISK_GRAIN = 10**9
-_USE_GRAIN = 60.0
 _RECENT_GRAIN = 0.05
+_USE_STEPS = 10.0
+"""GPU time is rounded this much finer than times to come."""
 _MOST_RUNNING = 2000
 _MOST_DECISIONS = 200
 _SLICE = 300
@@ -119,9 +120,11 @@ def _nodes(control_plane: ControlPlaneAPI, usage: UsageSampler, tenant: str | No
 
 
 def _tenants(control_plane: ControlPlaneAPI, usage: UsageSampler, tenant: str | None, job: str | None) -> Any:
-    rows = control_plane.share(tenant)
-    replace = msgspec.structs.replace
-    return {row.tenant: replace(row, gpu_seconds=_rounded(row.gpu_seconds, _USE_GRAIN)) for row in rows}
+    def steady(row: TenantRow) -> TenantRow:
+        used = _rounded(row.gpu_seconds, _grain(row.gpu_seconds / _USE_STEPS))
+        return msgspec.structs.replace(row, gpu_seconds=used, part_ever=round(row.part_ever, 3))
+
+    return {row.tenant: steady(row) for row in control_plane.share(tenant)}
 
 
 def _usage(control_plane: ControlPlaneAPI, usage: UsageSampler, tenant: str | None, job: str | None) -> Any:

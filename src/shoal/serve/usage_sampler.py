@@ -1,22 +1,54 @@
-"""Samples of how much of the cluster is used and by which tenants, once a minute, for the last day."""
+"""Samples of how much of the cluster is used and by which tenants, for the last day: every 5 s of late, then fewer."""
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
+from typing import Generic, TypeVar
 
 import msgspec
 
 from shoal.serve.control_plane_api import ControlPlaneAPI
 from shoal.wire.watch_messages import FairnessSample, UsageRow
 
-_EVERY_SECONDS = 60.0
-_SAMPLES = 24 * 60
-_FAIRNESS_EVERY = 5
-"""Samples of use to one of fairness."""
+_EVERY_SECONDS = 5.0
+_A_MINUTE = 12
+"""Samples of use to one of fairness: those take longer."""
+_MINUTE_SECONDS = _A_MINUTE * _EVERY_SECONDS
+_USE_LEVELS = (1, 120), (_A_MINUTE, 120), (5 * _A_MINUTE, 288)
+"""Every 5 s for 10 min, every minute for 2 h, every 5 min for a day."""
+_FAIRNESS_LEVELS = (1, 30), (5, 288)
+"""Every minute for half an hour, every 5 min for a day."""
 _MOST_TENANTS = 20
 """Most tenants of one sample, those that hold most; the others are summed."""
 
 OTHERS = "others"
+
+_Sample = TypeVar("_Sample", UsageRow, FairnessSample)
+
+
+class ThinnedSamples(Generic[_Sample]):
+    """Samples in order of time, the older the fewer: level (n, most) keeps the latest ``most`` of every n-th sample."""
+
+    def __init__(self, levels: Sequence[tuple[int, int]]) -> None:
+        self._levels: list[tuple[int, deque[_Sample]]] = [(every, deque(maxlen=most)) for every, most in levels]
+        self._added = 0
+
+    def add(self, sample: _Sample) -> None:
+        """Add the latest sample."""
+        for every, kept in self._levels:
+            if self._added % every == 0:
+                kept.append(sample)
+        self._added += 1
+
+    def rows(self) -> list[_Sample]:
+        """Return the samples of each level that are older than those of the levels before it."""
+        found: list[_Sample] = []
+        for _, kept in self._levels:
+            copied, since = list(kept), found[0].at if found else inf  # a copy: ``add`` runs in a thread of its own
+            found = [sample for sample in copied if sample.at < since] + found
+        return found
 
 
 @dataclass(slots=True)
@@ -24,8 +56,8 @@ class UsageSampler:
     """Takes samples in a thread after ``start``; they are in memory, and begin anew with the control plane."""
 
     control_plane: ControlPlaneAPI
-    samples: deque[UsageRow] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
-    fairness: deque[FairnessSample] = field(default_factory=lambda: deque(maxlen=_SAMPLES // _FAIRNESS_EVERY))
+    samples: ThinnedSamples[UsageRow] = field(default_factory=lambda: ThinnedSamples(_USE_LEVELS))
+    fairness: ThinnedSamples[FairnessSample] = field(default_factory=lambda: ThinnedSamples(_FAIRNESS_LEVELS))
     _spent: dict[str, float] = field(default_factory=dict)
     """Dollars by tenant since ``start``."""
     _taken: int = 0
@@ -56,14 +88,14 @@ class UsageSampler:
 
     def rows(self, tenant: str | None) -> list[UsageRow]:
         """Return the samples and the present usage; a tenant sees itself, and all others as one."""
-        found = [*self.samples, self.sample()]
+        found = [*self.samples.rows(), self.sample()]
         if tenant is None:
             return found
         return [msgspec.structs.replace(row, held=_as_seen(row, tenant)) for row in found]
 
     def fairness_rows(self, tenant: str | None) -> list[FairnessSample]:
         """Return the samples of fairness and the present one; a tenant sees itself."""
-        found = [*self.fairness, self._fairness_sample()]
+        found = [*self.fairness.rows(), self._fairness_sample()]
         if tenant is None:
             return found
         return [
@@ -78,19 +110,19 @@ class UsageSampler:
     def _fairness_sample(self) -> FairnessSample:
         cluster, rows = self.control_plane.cluster(), self.control_plane.pages.fairness(None)
         kept = sorted(rows, key=lambda row: -row.held)[: 2 * _MOST_TENANTS]
-        at = cluster.now // _EVERY_SECONDS * _EVERY_SECONDS
+        at = cluster.now // _MINUTE_SECONDS * _MINUTE_SECONDS
         spent = {name: round(spent, 2) for name, spent in self._spent.items()}
         return FairnessSample(at=at, up=cluster.up_gpus, rows=kept, spent=spent)
 
     def take(self) -> None:
-        """Take the samples of one minute."""
-        self.samples.append(self.sample())
-        for row in self.control_plane.pages.fairness(None):
-            if row.app is None and row.dollars:
-                self._spent[row.tenant] = self._spent.get(row.tenant, 0.0) + row.dollars * _EVERY_SECONDS / 3600.0
+        """Take a sample of use, and once a minute one of fairness."""
+        self.samples.add(self.sample())
+        if self._taken % _A_MINUTE == 0:
+            for row in self.control_plane.pages.fairness(None):
+                if row.app is None and row.dollars:
+                    self._spent[row.tenant] = self._spent.get(row.tenant, 0.0) + row.dollars * _MINUTE_SECONDS / 3600.0
+            self.fairness.add(self._fairness_sample())
         self._taken += 1
-        if self._taken % _FAIRNESS_EVERY == 1:
-            self.fairness.append(self._fairness_sample())
 
     def _run(self) -> None:
         self.take()
