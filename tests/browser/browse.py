@@ -3,10 +3,12 @@
 Not named ``test_…``, so that `make test` leaves it out: it needs a browser, and a minute.
 """
 
+import json
 import re
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -15,7 +17,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from tests.browser.cluster import LiveCluster
 
-LINES = "for i in $(seq 300); do echo line $i; sleep 1; done"
+LINES = "for i in $(seq 1800); do echo line $i; sleep 1; done"
 TRAINING = """
 import time
 from shoal.trainer.session import Progress, Session
@@ -59,7 +61,7 @@ def tokens(cluster: LiveCluster) -> dict[str, str]:
 def job(cluster: LiveCluster, tokens: dict[str, str]) -> str:
     """A job of ana that runs during all tests."""
     made = cluster.call(
-        "POST", "/v1/jobs", tokens["ana"], {"command": ["bash", "-c", LINES], "name": "hers", "work": 300}
+        "POST", "/v1/jobs", tokens["ana"], {"command": ["bash", "-c", LINES], "name": "hers", "work": 1800}
     )
     return str(made["jobs"][0])
 
@@ -243,6 +245,49 @@ def test_the_map_shows_the_use_of_each_node_in_the_last_hour(open_page: Open, jo
     expect(page.locator(".map .legend")).to_contain_text("Part of its GPUs' time that jobs held")
     page.get_by_role("button", name="Jobs by tenant").click()
     expect(page.locator(".map .legend")).to_contain_text("ana")
+
+
+def show(page: Page, view: str, rows: dict[str, dict[str, Any]], at: float | None = None) -> None:
+    """Show a view with rows that the test makes up in place of the cluster's, at a time of the cluster's clock."""
+    views = {name: {"reset": True, "gone": [], "rows": found} for name, found in rows.items()}
+    data = json.dumps({"now": at or time.time(), "views": views})
+    event = f"id: test.1\nevent: changed\ndata: {data}\n\n"
+    page.route("**/v1/watch?*", lambda route: route.fulfill(body=event, content_type="text/event-stream"))
+    page.goto(f"{page.url.partition('#')[0]}#/{view}")
+    expect(page.locator("main.view h1")).to_be_visible()
+
+
+def node_row(name: str) -> dict[str, Any]:
+    return {"name": name, "kind": "h100", "gpus": 8, "rack": "", "up": True, "used": 8, "jobs": [], "held": {},
+            "suspended": [], "heard": None, "drained": None, "disk_free": None}  # fmt: skip
+
+
+def test_a_time_of_another_day_has_its_date(open_page: Open) -> None:
+    tomorrow = time.time() + 40 * 3600
+    start = {"median": tomorrow, "low": tomorrow - 3600, "high": tomorrow + 3600}
+    job = {"id": "later", "tenant": "ana", "state": "pending", "held": 0, "wanted": 1, "submitted": 1.0, "start": start}
+    page = open_page("queue")
+    show(page, "timeline", {"nodes": {"n": node_row("n")}, "running": {"later": job}, "seats": {}})
+    expected = page.locator("section.card").filter(has_text="Expected to start").locator("time")
+    expect(expected).to_have_text(re.compile(r"^[A-Z][a-z]{2} \d+, \d\d:\d\d$"))
+
+
+def test_the_timeline_of_forty_thousand_gpus_is_drawn(open_page: Open) -> None:
+    names, began = [f"node-{i:04d}" for i in range(5000)], time.time() - 60
+    seats = {
+        name: {"job": "wide", "tenant": "ana", "run": 1, "node": name, "gpus": 8, "began": began} for name in names[::2]
+    }
+    page = open_page("queue")
+    show(page, "timeline", {"nodes": {name: node_row(name) for name in names}, "running": {}, "seats": seats})
+    expect(page.locator(".total")).to_have_text("2,500 runs shown")
+    assert page.locator("canvas.lanes").evaluate(DRAWN)
+
+
+# Whether anything is drawn on the canvas: one that is too large stays empty without an error.
+DRAWN = """canvas => {
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, 200);
+  return data.some((part) => part > 0);
+}"""
 
 
 def test_the_timeline_shows_when_a_waiting_job_is_expected_to_start(

@@ -54,10 +54,12 @@ export function elapsed(seconds, parts = 3) {
   return `${days ? `${days} d ` : ""}${clocks.map(two).join(":")}`;
 }
 
+/** Within 18 h: its date need not be said. */
+const near = (unix) => Math.abs(now() - unix) < 64800;
 export const fullTime = (unix) => (clock.end === null ? FULL.format(date(unix)) : `${elapsed(unix)} (h:min:s) after the begin of the run`);
-export const clockTime = (unix) => (clock.end === null ? (Math.abs(now() - unix) < 64800 ? SHORT : DAY).format(date(unix)) : elapsed(unix));
-/** Hours and minutes, and in a short run seconds. */
-export const shortTime = (unix) => (clock.end === null ? clockTime(unix).slice(0, 5) : elapsed(unix, clock.end < 7200 ? 3 : 2));
+export const clockTime = (unix) => (clock.end === null ? (near(unix) ? SHORT : DAY).format(date(unix)) : elapsed(unix));
+/** Hours and minutes, and in a short run seconds; of another day with its date. */
+export const shortTime = (unix) => (clock.end === null ? (near(unix) ? clockTime(unix).slice(0, 5) : clockTime(unix)) : elapsed(unix, clock.end < 7200 ? 3 : 2));
 
 const stamp = (unix, text) => h("time", { datetime: clock.end === null ? date(unix).toISOString() : null, title: fullTime(unix) }, text);
 /** A local time; the date and the zone are in its tooltip. */

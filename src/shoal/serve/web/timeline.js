@@ -6,6 +6,8 @@ import { clock, clockTime, count, decisionLink, fullTime, gpus, nameTenants, now
 
 const SPANS = [[600, "10 min"], [3600, "1 h"], [21600, "6 h"], [86400, "24 h"]];
 const LEFT = 92, TOP = 28, AHEAD = 0.35;
+/** A canvas can have at most 65,535 pixels of the screen, two or three of which may be one of the page. */
+const MOST_HEIGHT = 16_000, LABEL_GAP = 14;
 const LEAST_SPAN = 20, MOST_SPAN = 366 * 86400, MOST_LISTED = 200;
 /** Waiting jobs with an expected start: lanes of their own below those of the GPUs. */
 const MOST_COMING = 8, COMING_GAP = 20, COMING_LANE = 16;
@@ -20,7 +22,7 @@ export function open({ root }) {
   if (clock.end !== null && chosen.run !== clock.end) Object.assign(chosen, { run: clock.end, seconds: Math.max(LEAST_SPAN, clock.end), end: Math.max(LEAST_SPAN, clock.end) });
   const range = () => { const to = chosen.end ?? now() + AHEAD * chosen.seconds; return [to - chosen.seconds, to]; };
   const spans = () => (clock.end === null ? SPANS : [...SPANS.filter(([seconds]) => seconds < clock.end), [Math.max(LEAST_SPAN, clock.end), "all"]]);
-  const lane = () => (lanes.length > 64 ? 10 : lanes.length > 24 ? 16 : 20);
+  const lane = () => Math.min(lanes.length > 64 ? 10 : lanes.length > 24 ? 16 : 20, MOST_HEIGHT / Math.max(1, lanes.length));
   const comingTop = () => TOP + lanes.length * lane() + COMING_GAP;
   let coming = [];
   const xOf = (width) => { const [from, to] = range(); return (at) => LEFT + ((at - from) / (to - from)) * (width - LEFT); };
@@ -39,7 +41,7 @@ export function open({ root }) {
       const ends = bar.ended ?? at, likely = bar.ended === undefined ? jobs.get(bar.job)?.end : null;
       if (bar.began > to || Math.max(ends, likely?.high ?? 0) < from) continue;
       c.fillStyle = colours[tenantColour(bar.tenant)];
-      const y = TOP + bar.lane * size + 1, tall = bar.gpus * size - 2, left = x(bar.began), right = Math.max(left + 1, x(ends));
+      const gap = size > 4 ? 1 : 0, y = TOP + bar.lane * size + gap, tall = Math.max(1, bar.gpus * size - 2 * gap), left = x(bar.began), right = Math.max(left + 1, x(ends));
       c.globalAlpha = bar === picked ? 1 : 0.88;
       c.fillRect(left, y, right - left, tall);
       if (likely) future(c, likely, x, y, tall, at);
@@ -100,13 +102,17 @@ export function open({ root }) {
       if (Math.abs(x(at) - x(now())) > 40) c.fillText(tickLabel(at, step), Math.min(x(at), width - 30), TOP - 16);
     }
     c.textAlign = "left";
+    const [thin, ink, soft] = ["--line", "--ink", "--soft"].map(colour);
+    let free = 0; // the first line of pixels below the last node's name
     lanes.forEach(({ node, first, many }, i) => {
-      if (!first) return;
-      c.fillStyle = colour("--line");
-      c.fillRect(0, TOP + i * size, width, 1);
-      c.fillStyle = colour("--ink");
-      c.fillText(node.length > 13 ? `${node.slice(0, 12)}…` : node, 4, TOP + i * size + Math.min(15, size));
-      if (many * size > 30) { c.fillStyle = colour("--soft"); c.fillText(gpus(many), 4, TOP + i * size + 30); }
+      const y = TOP + i * size;
+      if (!first || y < free) return;
+      free = y + LABEL_GAP;
+      c.fillStyle = thin;
+      c.fillRect(0, y, width, 1);
+      c.fillStyle = ink;
+      c.fillText(node.length > 13 ? `${node.slice(0, 12)}…` : node, 4, y + Math.max(10, Math.min(15, size)));
+      if (many * size > 30) { c.fillStyle = soft; c.fillText(gpus(many), 4, y + 30); }
     });
     if (!coming.length) return;
     c.fillStyle = colour("--line");
