@@ -367,6 +367,29 @@ def test_a_shadow_policy_is_asked_and_the_policy_is_switched_after_a_preview(
     expect(other.get_by_role("button", name="Preview and switch…")).to_have_count(0)
 
 
+def test_fairness_shows_rho_over_time_who_has_less_than_promised_and_small_times_on_gpus(
+    open_page: Open, cluster: LiveCluster, tokens: dict[str, str], job: str
+) -> None:
+    assert job  # of ana; declares its work
+    waits = {"command": ["true"], "name": "waits", "gpus": 4, "work": 60}
+    (wide,) = cluster.call("POST", "/v1/jobs", tokens["bo"], waits)["jobs"]
+    page = open_page("fairness")
+    ana = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="ana"))
+    expect(ana.locator("td[data-label='ρ now']")).to_contain_text(re.compile(r"^\d\.\d\d"))
+    expect(ana.locator("td[data-label='Used since the start']")).to_contain_text(re.compile(r"\d GPU-(s|min)"))
+    expect(page.get_by_role("row").filter(has_text="bo").first).to_contain_text("0 GPU-s")
+    expect(page.locator("section.card").filter(has_text="Who borrows")).to_contain_text(
+        re.compile("bo (has|have) jobs and less than promised")
+    )
+    page.locator("select#tenant").select_option("ana")
+    expect(page.get_by_role("img", name=re.compile(r"^ρ of ana over time; last \d"))).to_be_visible()
+    chart = page.get_by_role("img", name="GPUs held by ana over time")
+    chart.hover(position={"x": chart.evaluate("canvas => canvas.clientWidth") - 9, "y": 60})
+    expect(page.locator("#tip")).to_contain_text("held: 1 GPU")
+    expect(page.locator("#tip")).to_contain_text(re.compile(r"\d:\d\d:\d\d"))
+    cluster.call("DELETE", f"/v1/jobs/{wide}", tokens["bo"])
+
+
 def test_a_search_shows_its_trials_and_where_the_best_checkpoint_is(
     open_page: Open, cluster: LiveCluster, tokens: dict[str, str]
 ) -> None:
@@ -452,6 +475,41 @@ def test_every_view_fits_its_width_and_has_no_violation_of_accessibility_rules(
         assert found.violations_count == 0, f"{view}: {found.generate_report()}"
 
 
+# Notes each text that is drawn beyond the left or right edge of a chart.
+CUT = """
+window.cut = [];
+const draw = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+  const wide = this.measureText(text).width, from = x - wide * { center: 0.5, right: 1, end: 1 }[this.textAlign] || x;
+  if (from < -1 || from + wide > this.canvas.clientWidth + 1) cut.push(text);
+  draw.call(this, text, x, y);
+};
+"""
+
+
+def test_no_text_of_a_chart_is_cut_off_at_its_edge(
+    open_page: Open, cluster: LiveCluster, tokens: dict[str, str]
+) -> None:
+    page = open_page("fairness")
+    page.context.add_init_script(CUT)
+    chart = page.get_by_role("img", name=re.compile("^GPUs held by tenant since"))
+    wide = chart.evaluate("canvas => canvas.clientWidth")
+    minute = 60 * (time.time() // 60 + 2)
+    end = minute + 120 * 17.5 / (wide - 54)  # the text of this minute has its middle 25.5 pixels from the right edge
+    rows = [
+        {"at": at, "up": 4, "used": 1, "running": 1, "waiting": 0, "held": {}} for at in (end - 120, end - 60, end - 1)
+    ]
+    whole = cluster.call("GET", "/v1/cluster", tokens["admin"])
+    page.goto("about:blank")
+    page.goto(cluster.url)
+    show(page, "queue", {"jobs": {}})
+    usage = {f"{row['at']}": row for row in rows}
+    show(page, "fairness", {"cluster": {"cluster": whole}, "tenants": {}, "usage": usage, "fairness": {}}, at=end)
+    expect(chart).to_be_visible()
+    page.wait_for_timeout(300)
+    assert page.evaluate("cut") == []
+
+
 def test_the_page_outlives_the_control_plane(open_page: Open, cluster: LiveCluster, tokens: dict[str, str]) -> None:
     page = open_page("queue")
     expect(page.locator(".live")).to_have_text("live")
@@ -460,7 +518,7 @@ def test_the_page_outlives_the_control_plane(open_page: Open, cluster: LiveClust
     cluster.start()
     expect(page.locator(".live")).to_have_text("live", timeout=40_000)
     expect(page.locator("#banner")).to_be_empty()
-    submission = {"command": ["true"], "name": "later", "gpus": 4}
+    submission = {"command": ["true"], "name": "later", "gpus": 4, "hold": True}
     (new,) = cluster.call("POST", "/v1/jobs", tokens["admin"], submission)["jobs"]
     expect(page.get_by_role("row").filter(has_text=new)).to_be_visible()
     cluster.call("DELETE", f"/v1/jobs/{new}", tokens["admin"])

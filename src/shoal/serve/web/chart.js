@@ -73,7 +73,7 @@ export function timeChart() {
   let data = null;
   const shape = (value) => (data.x?.log ? Math.log(Math.max(value, data.from)) : value);
   const scaleX = (width) => (at) => LEFT + ((shape(at) - shape(data.from)) / (shape(data.to) - shape(data.from))) * (width - LEFT - 8);
-  const say = (value) => (data.percent ? `${Number((100 * value).toPrecision(3))} %` : `${Number(value.toPrecision(4)).toLocaleString("en")} ${data.unit}`);
+  const say = (value) => (data.percent ? `${Number((100 * value).toPrecision(3))} %` : `${Number(value.toPrecision(4)).toLocaleString("en")} ${value === 1 ? data.unit.replace(/^(GPU|job)s$/, "$1") : data.unit}`);
   const draw = () => {
     if (!data || !canvas.isConnected) return;
     const { context: c, width, height } = prepare(canvas);
@@ -99,7 +99,10 @@ export function timeChart() {
     c.textBaseline = "alphabetic";
     c.textAlign = "center";
     const { ticks, step } = data.x ? { ticks: numberTicks(data.from, data.to, data.x.log, width - LEFT) } : timeTicks(data.from, data.to, width - LEFT);
-    for (const at of ticks) if (x(at) > LEFT + 20 && x(at) < width - 24) c.fillText(data.x ? data.x.say(at) : tickLabel(at, step), x(at), height - 6);
+    for (const at of ticks) {
+      const text = data.x ? data.x.say(at) : tickLabel(at, step);
+      if (x(at) > LEFT + 20 && x(at) < width - 24) c.fillText(text, Math.min(x(at), width - c.measureText(text).width / 2), height - 6);
+    }
   };
   const drawSeries = (c, { x, y }) => {
     const base = data.points.map(() => 0);

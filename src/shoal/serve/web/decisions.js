@@ -95,7 +95,7 @@ function openOne({ root, argument }) {
           h("td.tight", { "data-label": "Got" }, row.granted ? gpus(row.granted) : "none", row.move && h("small", {}, VERBS[row.move] || row.move)),
           priced && h("td.num", { "data-label": "Bid ÷ price" }, BID in row.numbers ? bidText(row.numbers[BID]) : "–"),
           h("td.wide", { "data-label": "Why" }, row.reason)))))
-        : h("p.note", { key: "none" }, answer.all_jobs ? "No job fits the search." : "None of your jobs was live then."),
+        : h("p.note", { key: "none" }, answer.all_jobs ? "No job fits the search." : answer.foreign ? "None of your jobs was live then." : "No job was live then."),
       fits.length > MOST_SHOWN && h("p.note", {}, `The first ${count(MOST_SHOWN)} of ${count(fits.length)}; search to see others.`),
       answer.foreign > 0 && h("p.note", {}, `${count(answer.foreign)} job${answer.foreign === 1 ? "" : "s"} of other tenants got ${gpus(answer.foreign_gpus)}.`));
   }
@@ -116,7 +116,7 @@ function summary(answer) {
     ["GPUs granted", `${count(answer.granted)} of ${count(answer.gpus)}`],
     ["Proved", answer.gap === null ? "no bound given by this policy" : answer.gap < 1e-9 ? "no better choice exists" : `within ${percent(answer.gap)} of the best choice`],
     ["Next review", answer.review_at === null ? "at the next event" : time(answer.review_at)],
-    ["Took", `${(1000 * answer.seconds).toFixed(answer.seconds < 0.01 ? 1 : 0)} ms when made again`],
+    ["Took", `${answer.seconds < 5e-5 ? "under 0.1" : (1000 * answer.seconds).toFixed(answer.seconds < 0.01 ? 1 : 0)} ms when made again`],
   ];
   return h("section.card", { key: "summary" },
     h("p", { class: answer.same ? "" : "bad" }, answer.same ? "The policy was asked again on the recorded snapshot, and gave the recorded verdicts and commands." : `Asked again on the recorded snapshot, the policy answers differently (${answer.difference}). The rows show the new answer; this version may differ from the one that decided.`),

@@ -82,12 +82,13 @@ function table(tenants, fare, spent) {
 function borrowing(tenants) {
   if (tenants[0].promise === null) return h("p.note", {}, "Only administrators see what others are promised.");
   const over = tenants.filter((row) => row.held > row.promise + 0.5), under = tenants.filter((row) => row.promise > row.held + 0.5);
-  if (!over.length) return h("p.note", {}, "Every tenant holds about what it is promised.");
+  const short = under.filter((row) => row.live).map((row) => row.tenant), fewer = `${short.join(", ")} ${short.length === 1 ? "has" : "have"} jobs and less than promised.`;
+  if (!over.length) return h("p.note", {}, short.length ? `No tenant holds more than it is promised. ${fewer}` : "Every tenant holds about what it is promised.");
   const lent = under.reduce((sum, row) => sum + row.promise - row.held, 0), part = (value) => `${value.toFixed(1)} GPUs`;
   return [h("ul", {}, over.map((row) => h("li", { key: row.tenant }, swatch(row.tenant), h("b", {}, row.tenant), h("span.soft", {}, lent > 0
     ? ` borrows ${part(row.held - row.promise)}: ${under.map((other) => `${part(Math.min(row.held - row.promise, lent) * (other.promise - other.held) / lent)} of ${other.tenant}'s`).join(", ")}`
     : ` holds ${part(row.held - row.promise)} more than promised, which would be idle`)))),
-  under.some((row) => row.live) && h("p.note", {}, `${under.filter((row) => row.live).map((row) => row.tenant).join(", ")} ${under.filter((row) => row.live).length === 1 ? "has" : "have"} jobs and less than promised.`)];
+  short.length > 0 && h("p.note", {}, fewer)];
 }
 
 function apps(rows) {

@@ -32,7 +32,8 @@ export function spread(expected, from) {
 export const count = (value) => Math.round(value).toLocaleString("en");
 export const gpus = (value) => `${count(value)} GPU${value === 1 ? "" : "s"}`;
 export const percent = (part) => `${(100 * part).toFixed(part > 0 && part < 0.0995 ? 1 : 0)} %`;
-export const gpuHours = (seconds) => seconds < 3600 ? `${digits(seconds / 60)} GPU-min` : `${digits(seconds / 3600)} GPU-h`;
+/** GPU time: "48 GPU-s", "3.2 GPU-min", "12 GPU-h". */
+export const gpuHours = (seconds) => seconds < 120 ? `${digits(seconds)} GPU-s` : seconds < 3600 ? `${digits(seconds / 60)} GPU-min` : `${digits(seconds / 3600)} GPU-h`;
 export const bytes = (value) => {
   const at = value < 1 ? 0 : Math.min(4, Math.floor(Math.log10(value) / 3));
   return `${digits(value / 10 ** (3 * at))} ${["B", "kB", "MB", "GB", "TB"][at]}`;
