@@ -252,9 +252,12 @@ def show(page: Page, view: str, rows: dict[str, dict[str, Any]], at: float | Non
     views = {name: {"reset": True, "gone": [], "rows": found} for name, found in rows.items()}
     data = json.dumps({"now": at or time.time(), "views": views})
     event = f"id: test.1\nevent: changed\ndata: {data}\n\n"
+    page.unroute_all()
     page.route("**/v1/watch?*", lambda route: route.fulfill(body=event, content_type="text/event-stream"))
     page.goto(f"{page.url.partition('#')[0]}#/{view}")
     expect(page.locator("main.view h1")).to_be_visible()
+    page.unroute_all()
+    page.route("**/v1/watch?*", lambda route: route.fulfill(body=":\n\n", content_type="text/event-stream"))
 
 
 def node_row(name: str) -> dict[str, Any]:
@@ -270,6 +273,32 @@ def test_a_time_of_another_day_has_its_date(open_page: Open) -> None:
     show(page, "timeline", {"nodes": {"n": node_row("n")}, "running": {"later": job}, "seats": {}})
     expected = page.locator("section.card").filter(has_text="Expected to start").locator("time")
     expect(expected).to_have_text(re.compile(r"^[A-Z][a-z]{2} \d+, \d\d:\d\d$"))
+
+
+def test_a_card_of_a_node_that_did_not_change_is_not_made_again(
+    open_page: Open, cluster: LiveCluster, tokens: dict[str, str]
+) -> None:
+    names = [f"node-{i:04d}" for i in range(500)]
+    whole = cluster.call("GET", "/v1/cluster", tokens["admin"])
+    page = open_page("queue")
+    page.evaluate(
+        """() => {
+          window.made = 0;
+          const make = Document.prototype.createElement;
+          Document.prototype.createElement = function (...args) { made += 1; return make.apply(this, args); };
+        }"""
+    )
+    nodes = {name: node_row(name) for name in names}
+    show(page, "cluster", {"cluster": {"cluster": whole}, "nodes": nodes, "running": {}, "usage": {}})
+    expect(page.locator(".node")).to_have_count(500)
+    page.evaluate("made = 0")
+    page.get_by_role("heading", level=1).evaluate("element => element.textContent = ''")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Cluster")  # drawn again
+    assert page.evaluate("made") < 1000
+    nodes["node-0007"] |= {"drained": "a new fan", "used": 0}
+    show(page, "queue", {"jobs": {}})
+    show(page, "cluster", {"cluster": {"cluster": whole}, "nodes": nodes, "running": {}, "usage": {}})
+    expect(page.locator(".node.drained")).to_have_count(1)
 
 
 def test_the_timeline_of_forty_thousand_gpus_is_drawn(open_page: Open) -> None:

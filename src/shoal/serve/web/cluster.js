@@ -1,6 +1,6 @@
 // Cluster: every node and its GPUs, use over time, and what is expected within the hour.
 import { timeChart } from "./chart.js";
-import { h, keep, render } from "./dom.js";
+import { h, keep, render, unlessSame } from "./dom.js";
 import { ago, bytes, clock, clockTime, count, gpus, latest, nameTenants, now, percent, shortTime, span, swatch, tenantColour } from "./format.js";
 
 const MANY_NODES = 40;
@@ -49,7 +49,7 @@ function tiles(cluster, nodes) {
 
 function kinds(nodes) {
   const groups = new Map();
-  for (const node of nodes) groups.set(node.kind, [...(groups.get(node.kind) || []), node]);
+  for (const node of nodes) (groups.get(node.kind) || groups.set(node.kind, []).get(node.kind)).push(node);
   return [...groups].sort(([a], [b]) => a.localeCompare(b));
 }
 
@@ -58,8 +58,11 @@ function kindSection(kind, nodes, jobs, many) {
   const total = up.reduce((sum, node) => sum + node.gpus, 0), used = up.reduce((sum, node) => sum + node.used, 0);
   return h("section.kind", { key: `kind ${kind}` },
     h("h2", {}, kind, h("small", {}, `${count(nodes.length)} node${nodes.length === 1 ? "" : "s"} · ${count(used)} of ${gpus(total)} in use`)),
-    h("ul.nodes", { class: many ? "many" : "" }, nodes.map((node) => nodeCard(node, jobs, many))));
+    h("ul.nodes", { class: many ? "many" : "" }, nodes.map((node) => unlessSame("li", node.name, shownOf(node, jobs, many), () => nodeCard(node, jobs, many)))));
 }
+
+/** All that a node's card depends on; a row of a node that did not change stays the same object. */
+const shownOf = (node, jobs, many) => [node, many, chosen.heat, Object.keys(node.held).map((id) => jobs.get(id)?.tenant || "").join(), node.up || !node.heard ? "" : span(now() - node.heard)];
 
 function nodeCard(node, jobs, many) {
   const heat = chosen.heat && typeof node.recent_use === "number" ? node.recent_use : null;
@@ -75,7 +78,7 @@ function nodeCard(node, jobs, many) {
   const share = heat === null ? "" : `${Math.round(100 * heat)} % used`, plain = many && node.up && !node.drained;
   // One cell for each GPU, those of one job without a gap.
   const cell = ({ n, cls, what }) => h("i", { class: heat === null ? cls : `${cls} heat`, title: what, style: { "flex-grow": String(n), "--n": String(n) } });
-  return h("li.node", { key: node.name, class: !node.up ? "down" : node.drained ? "drained" : "" },
+  return h("li.node", { class: !node.up ? "down" : node.drained ? "drained" : "" },
     h("h3", { title: [facts(node), node.drained && `drained: ${node.drained}`].filter(Boolean).join(" · ") }, h("span", {}, node.name), h("small", {}, plain || (share && state === "full") ? share : [state, share].filter(Boolean).join(" · "))),
     h("div.seats", { "aria-hidden": "true", style: heat === null ? {} : { "--heat": `${Math.round(100 * heat)}%` } }, parts.map(cell)),
     !node.up && !many && h("p.bad", {}, node.heard ? ["not heard from for ", ago(node.heard)] : "has not connected yet"),

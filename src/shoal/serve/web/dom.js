@@ -48,16 +48,34 @@ function children_(old, wanted) {
   const keyed = new Map();
   for (const child of old.childNodes) if (child._key) keyed.set(child._key, child);
   let at = old.firstChild;
-  for (const next of [...wanted.childNodes]) {
+  for (let next of [...wanted.childNodes]) {
     let match = next._key ? keyed.get(next._key) : at && !at._key && same(at, next) ? at : null;
     if (match && !same(match, next)) match = null;
     if (match) {
       if (match !== at) old.insertBefore(match, at);
       else at = at.nextSibling;
-      patch(match, next);
-    } else old.insertBefore(next, at);
+      if (next._build && match._values?.every((value, i) => value === next._values[i])) continue;
+      patch(match, next._build ? built(next) : next);
+    } else old.insertBefore(built(next), at);
   }
   while (at) { const next = at.nextSibling; at.remove(); at = next; }
+}
+
+/**
+ * A child with a key that `render` makes by `build` only if its `values` are not those of the last time.
+ * @param {string} tag  name of the element that `build` returns
+ * @param {any[]} values  all that the element shows
+ * @param {() => HTMLElement} build
+ */
+export function unlessSame(tag, key, values, build) {
+  return Object.assign(document.createElement(tag), { _key: key, _values: values, _build: build, _on: {} });
+}
+
+/** The element with every part that is still to be built. */
+function built(el) {
+  if (el._build) return Object.assign(el._build(), { _key: el._key, _values: el._values });
+  for (const child of [...el.childNodes]) { const whole = built(child); if (whole !== child) child.replaceWith(whole); }
+  return el;
 }
 
 const same = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && a._key === b._key;
@@ -72,6 +90,7 @@ function patch(old, next) {
   for (const key of Object.keys(old._on || {})) if (!(key in next._on)) old[key] = null;
   Object.assign(old, next._on);
   old._on = next._on;
+  old._values = next._values;
   if (!old._own) children_(old, next);
 }
 

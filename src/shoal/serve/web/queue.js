@@ -145,7 +145,7 @@ function inOrder(all) {
   running.sort((a, b) => (a.started ?? a.submitted) - (b.started ?? b.submitted));
   waiting.sort((a, b) => (start(a) === start(b) ? a.submitted - b.submitted : start(a) - start(b)));
   waiting.forEach((row, i) => { row.place = i + 1; });
-  for (const row of all) row.text = `${row.id} ${row.tenant} ${stateName(row.state)} ${row.kind || ""} ${row.nodes?.join(" ") || ""} ${row.reason}`.toLowerCase();
+  for (const row of all) row.text ??= `${row.id} ${row.tenant} ${stateName(row.state)} ${row.kind || ""} ${row.nodes?.join(" ") || ""} ${row.reason}`.toLowerCase();
   return [...running, ...waiting];
 }
 
