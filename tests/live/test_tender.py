@@ -192,6 +192,16 @@ def test_the_gpus_that_jobs_wait_for_are_asked_of_an_engine_that_can_bring_nodes
         assert unable.asked == []
 
 
+def test_gpus_that_running_elastic_jobs_lack_are_asked_for(tmp_path: Path) -> None:
+    with opened(tmp_path, "gpu:1x2", "max-min") as plane:
+        engine = FakeEngine([Site("gpu-0", "gpu", 2)], abilities=Abilities(scales=True))
+        tender = tended(plane, engine)
+        one, other = submit(plane, job("one", 2, min_gpus=1, max_gpus=2), job("other", 2, min_gpus=1, max_gpus=2))
+        soon(lambda: state(plane, one) == state(plane, other) == "starting")
+        tender.tick()
+        assert engine.asked == [{"gpu": 2}]
+
+
 def test_a_job_with_more_grace_than_its_engine_allows_has_a_warning_and_its_agent_the_limit(tmp_path: Path) -> None:
     with opened(tmp_path, "gpu:1x2") as plane:
         engine = FakeEngine([Site("gpu-0", "gpu", 2)], abilities=Abilities(longest_grace=30.0))
