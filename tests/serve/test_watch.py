@@ -20,6 +20,7 @@ from shoal.serve.usage_sampler import UsageSampler
 from shoal.serve.watch import WatchQuery, watch
 from shoal.serve.watches import WatchedView, Watches
 from shoal.wire.messages import JobRow, StartForecast
+from shoal.wire.watch_events import ChangedViews, ViewsEvent
 
 if TYPE_CHECKING:
     from tests.serve.conftest import FakeControlPlane, Harness
@@ -133,6 +134,18 @@ def test_a_tenant_gets_its_own_rows(harness: "Harness") -> None:
     assert list(found["tenants"]["rows"]) == ["ana"]
     assert "bo" not in json.dumps(found)
     assert set(found) == set(views.split(","))
+
+
+def test_the_rows_of_every_view_are_as_the_api_describes_them(harness: "Harness") -> None:
+    (found,) = listen(Listener(harness, "admin", views=",".join(VIEWS), job="hers-aaaa"), 1)
+    event = msgspec.convert({"now": 1.0, "views": found}, ViewsEvent)
+    assert {*ChangedViews.__struct_fields__} == {*VIEWS} == {*found}
+    for view, changed in found.items():
+        assert msgspec.to_builtins(getattr(event.views, view)) == changed, view
+    document = harness.call("GET", "/v1/openapi.json", "ana").json()
+    stream = document["paths"]["/v1/watch"]["get"]["responses"]["200"]["content"]["text/event-stream"]
+    name = stream["x-event-data"]["changed"]["$ref"].rpartition("/")[2]
+    assert {*document["components"]["schemas"][name]["properties"]} == {"now", "views"}
 
 
 def test_an_empty_view_is_sent_once(harness: "Harness") -> None:

@@ -66,6 +66,19 @@ def test_every_file_that_the_page_names_is_there() -> None:
             assert named in web_files(), (name, named)
 
 
+def test_the_page_calls_no_address_that_the_api_does_not_describe(harness: "Harness") -> None:
+    script = web_files()["page.js"].plain.decode()
+    described = {
+        re.sub(r"\{\w+\}", "{}", path) for path in harness.call("GET", "/v1/openapi.json", "ana").json()["paths"]
+    }
+    called = {re.sub(r"\$\{[^}]*\}", "{}", path) for path in re.findall(r"""["'`](/v1/[^"'`?]*)""", script)}
+    assert len(called) >= 9
+    assert called - described == set()
+    verbs = set(re.findall(r"\$\{path\}/(\w+)", script))
+    assert verbs == {"hold", "release", "requeue", "priority"}
+    assert {f"/v1/jobs/{{}}/{verb}" for verb in verbs} <= described
+
+
 def test_the_page_loads_all_its_modules_by_one_request_and_its_style_by_another() -> None:
     loaded = re.findall(r'(?:src|rel="stylesheet" href)="/web/([\w.]+)"', web_files()["index.html"].plain.decode())
     assert sorted(loaded) == ["page.js", "style.css"]

@@ -21,7 +21,9 @@ _TAGS["login"] = "tokens"
 
 def describe(routes: Sequence[Route], version: str) -> dict[str, Any]:
     """Return the OpenAPI document."""
-    types = {kind for route in routes for kind in (route.body, route.answer, route.query) if kind is not None}
+    types = {
+        kind for route in routes for kind in (route.body, route.answer, route.query, route.events) if kind is not None
+    }
     ordered = sorted([*types, ProblemDetails, JobName, Name, Natural, Digest], key=repr)
     schemas, components = msgspec.json.schema_components(ordered, ref_template=_REFS)
     by_type = dict(zip(ordered, schemas, strict=True))
@@ -68,6 +70,8 @@ def _responses(route: Route, by_type: dict[Any, Any]) -> dict[str, Any]:
     served: dict[str, Any] = {"description": HTTPStatus(route.status).phrase}
     if route.answer is not None:
         served["content"] = {route.media: {"schema": by_type[route.answer]}}
+    if route.events is not None:  # OpenAPI 3.1 has no word for the data of events
+        served["content"][route.media]["x-event-data"] = {"changed": by_type[route.events]}
     refused = {
         str(code): {"description": HTTPStatus(code).phrase, "content": _json(by_type[ProblemDetails])}
         for code in route.codes

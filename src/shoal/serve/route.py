@@ -104,10 +104,11 @@ class Route:
     """One method of one path.
 
     ``roles`` may call it; empty: anyone, without a token. The fields of ``query`` are the query parameters. The
-    handler's return value is sent as JSON; with another ``media`` it returns an ASGI application. ``alive`` routes
-    answer 503 once the loop has died. ``refusals`` are statuses beyond those every route has. ``local`` routes also
-    answer callers on the same machine without a token. Of a route with ``at_once``, this many requests of one tenant
-    are answered at a time; the others wait.
+    handler's return value is sent as JSON; with another ``media`` it returns an ASGI application; ``events`` is the
+    data of the events `changed` that such a stream sends. ``alive`` routes answer 503 once the loop has died.
+    ``refusals`` are statuses beyond those every route has. ``local`` routes also answer callers on the same machine
+    without a token. Of a route with ``at_once``, this many requests of one tenant are answered at a time; the others
+    wait.
     """
 
     method: Literal["GET", "POST", "PATCH", "DELETE"]
@@ -118,6 +119,7 @@ class Route:
     query: type | None = None
     status: int = 200
     media: str = "application/json"
+    events: type | None = None
     refusals: tuple[int, ...] = ()
     alive: bool = False
     large: bool = False

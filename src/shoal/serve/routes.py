@@ -20,6 +20,7 @@ from shoal.wire.fields import Role
 from shoal.wire.login_messages import NewLogin
 from shoal.wire.policy_messages import PolicyChoice, ShadowChoice
 from shoal.wire.search_messages import SearchReport
+from shoal.wire.watch_events import ViewsEvent
 
 _PEOPLE: frozenset[Role] = frozenset({"admin", "user"})
 _ADMIN: frozenset[Role] = frozenset({"admin"})
@@ -210,8 +211,17 @@ _CLUSTER = (
         query=decision_handlers.DecisionQuery,
         refusals=(404, 503),
     ),
-    Route("GET", "/v1/events", handlers.events, _PEOPLE, media="text/event-stream"),
-    Route("GET", "/v1/watch", watch.watch, _PEOPLE, query=watch.WatchQuery, media="text/event-stream", refusals=(404,)),
+    Route("GET", "/v1/events", handlers.events, _PEOPLE, media="text/event-stream", events=wire.ClusterRow),
+    Route(
+        "GET",
+        "/v1/watch",
+        watch.watch,
+        _PEOPLE,
+        query=watch.WatchQuery,
+        media="text/event-stream",
+        events=ViewsEvent,
+        refusals=(404,),
+    ),
 )
 _AGENTS = (
     Route("POST", "/v1/agent/join", node_handlers.join, _JOIN, body=wire.NewNode, status=201, alive=True),
