@@ -204,6 +204,26 @@ def test_a_job_is_submitted_from_the_page(open_page: Open, cluster: LiveCluster,
     expect(page.locator(".title .pill")).to_have_text("completed")
 
 
+def test_the_run_of_a_tracker_that_a_job_prints_or_names_in_its_environment_is_a_link(
+    open_page: Open, cluster: LiveCluster, tokens: dict[str, str]
+) -> None:
+    printed, named = (
+        "https://wandb.example.org/ana/vision/runs/k2m9x",
+        "https://mlflow.example.org/#/experiments/0/runs/7",
+    )
+    submission = {
+        "command": ["echo", f"wandb: View run resnet at: {printed}"],
+        "name": "tracked",
+        "env": {"MLFLOW_TRACKING_URI": "https://mlflow.example.org", "MLFLOW_RUN_ID": "7"},
+    }
+    (new,) = cluster.call("POST", "/v1/jobs", tokens["ana"], submission)["jobs"]
+    page = open_page(f"job/{new}", "ana")
+    for address in (printed, named):
+        link = page.get_by_role("link", name=address.partition("//")[2])
+        expect(link).to_have_attribute("href", address)
+        expect(link).to_have_attribute("rel", "noreferrer noopener")
+
+
 def test_a_completed_job_that_reported_no_progress_shows_no_part_of_its_work(
     open_page: Open, cluster: LiveCluster, tokens: dict[str, str]
 ) -> None:
@@ -561,6 +581,13 @@ def test_ten_thousand_jobs_are_a_short_document(open_page: Open, cluster: LiveCl
     page = open_page("queue")
     expect(page.locator(".total")).to_contain_text("10,0", timeout=60_000)
     assert page.locator(".rows .row").count() < 60
+    for place, first in (("ascending", "many0"), ("descending", "many4")):
+        page.locator(".head .job button").click()
+        expect(page.locator(".head .job")).to_have_attribute("aria-sort", place)
+        expect(page.locator(".rows .row").first).to_contain_text(first)
+    page.get_by_role("button", name="Held", exact=True).click()
+    expect(page.locator(".total")).to_have_text("10,000 jobs")
+    page.get_by_role("button", name="All live").click()
     page.get_by_role("searchbox").fill("many3")
     expect(page.locator(".total")).to_have_text("2,000 jobs")
     page.locator(".scroll").evaluate("element => element.scrollTop = 1e9")
