@@ -275,7 +275,7 @@ def show(page: Page, view: str, rows: dict[str, dict[str, Any]], at: float | Non
     page.unroute_all()
     page.route("**/v1/watch?*", lambda route: route.fulfill(body=event, content_type="text/event-stream"))
     page.goto(f"{page.url.partition('#')[0]}#/{view}")
-    expect(page.locator("main.view h1")).to_be_visible()
+    expect(page.get_by_role("heading", level=1)).to_have_text(view.capitalize())
     page.unroute_all()
     page.route("**/v1/watch?*", lambda route: route.fulfill(body=":\n\n", content_type="text/event-stream"))
 
@@ -293,6 +293,24 @@ def test_a_time_of_another_day_has_its_date(open_page: Open) -> None:
     show(page, "timeline", {"nodes": {"n": node_row("n")}, "running": {"later": job}, "seats": {}})
     expected = page.locator("section.card").filter(has_text="Expected to start").locator("time")
     expect(expected).to_have_text(re.compile(r"^[A-Z][a-z]{2} \d+, \d\d:\d\d$"))
+
+
+def test_a_tenant_has_the_same_colour_whoever_else_is_there(
+    open_page: Open, cluster: LiveCluster, tokens: dict[str, str]
+) -> None:
+    whole = cluster.call("GET", "/v1/cluster", tokens["admin"])
+    colours = set()
+    for others in ([], ["ana"], ["ana", "art", "bea"]):
+        page = open_page("queue")
+        jobs = {who: {"id": who, "tenant": who, "state": "running", "held": 1} for who in (*others, "bo")}
+        node = node_row("n") | {"held": dict.fromkeys(jobs, 1)}
+        views = {"cluster": {"cluster": whole}, "nodes": {"n": node}, "running": jobs, "usage": {}}
+        page.goto("about:blank")
+        page.goto(cluster.url)
+        show(page, "queue", {"jobs": {}})
+        show(page, "cluster", views)
+        colours.add(page.locator(".held li").filter(has_text="bo").locator(".swatch").get_attribute("class"))
+    assert len(colours) == 1
 
 
 def test_a_card_of_a_node_that_did_not_change_is_not_made_again(

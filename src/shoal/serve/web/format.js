@@ -68,11 +68,15 @@ export const time = (unix) => stamp(unix, clockTime(unix));
 /** How long ago a time is; the time itself is in its tooltip. */
 export const ago = (unix) => stamp(unix, span(Math.max(0, now() - unix)));
 
-/** The number, 1 to 8, of a tenant's colour: tenants by name, so that a tenant keeps its colour while names are few. */
+/** The number, 1 to 8, of a tenant's colour: that of a hash of its name, or the next one that no other tenant has yet. */
 const known = new Map();
 export function tenantColour(tenant) {
   if (tenant === "others") return 0;
-  if (!known.has(tenant)) known.set(tenant, (known.size % 8) + 1);
+  if (!known.has(tenant)) {
+    const own = [...tenant].reduce((hash, letter) => (Math.imul(hash ^ letter.codePointAt(0), 0x01000193) >>> 0), 0x811c9dc5) % 8, taken = new Set(known.values());
+    const free = [0, 1, 2, 3, 4, 5, 6, 7].map((step) => ((own + step) % 8) + 1).find((each) => !taken.has(each));
+    known.set(tenant, free ?? own + 1);
+  }
   return known.get(tenant);
 }
 /** Give colours in the order of names. */
