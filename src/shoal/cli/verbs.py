@@ -91,7 +91,7 @@ def priority(
     client: "Client",
     as_json: bool,
 ) -> None:
-    """Set the priority of jobs: of a tenant's waiting jobs those with a higher one start first. Write `-- -5` for -5."""
+    """Set the priority of jobs; of a tenant's waiting jobs those with a higher one start first. Use `-- -5` for -5."""
     which = PrioritiseMany(priority=priority, name=name, array=array, state=only, tenant=tenant)  # type: ignore[arg-type]
     filtered = every or which != PrioritiseMany(priority=priority)
     if filtered == bool(jobs):
