@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pytest
 from tests.live.test_control_plane import job, obey, opened, settings, soon, state, submit
 
 from shoal.core.topology import Node
@@ -238,3 +239,21 @@ def test_in_native_mode_a_run_gets_an_allocation_as_its_tenant_and_says_why_it_h
         soon(lambda: state(plane, id) == "cancelled")
         tender.tick()
         assert tender._wanted_for_runs() == []
+
+
+def test_in_native_mode_a_run_gets_its_allocation_at_once_and_not_at_the_next_query(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.live.tender.PERIOD", 3600.0)
+    able = Abilities(native=True, users=True, images=True, sharing=False)
+    with open_control_plane(replace(settings(tmp_path, "gpu:1x2"), abilities=able)) as plane:
+        engine = FakeEngine([Site("gpu-0", "gpu", 2)], abilities=able)
+        tender = tended(plane, engine)
+        tender.run_call = lambda node, name, gpus: AgentCall(("--allocation", name), lambda: "secret")
+        tender.start()
+        try:
+            soon(lambda: plane.cluster().up_gpus == 2)
+            (id,) = submit(plane, job(gpus=2))
+            soon(lambda: engine.opened == [f"{id}.1.gpu-0"])
+        finally:
+            tender.stop()

@@ -92,8 +92,9 @@ class NativeCluster:
         return self.get(f"/v1/jobs/{job}", JobDetail)
 
     def until(self, true: Callable[[], object], what: str) -> None:
-        """Poll until ``true()`` holds."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        """Poll until ``true()`` holds, and print how long that took."""
+        began = time.monotonic()
+        deadline = began + PATIENCE_SECONDS
         while not true():
             assert self.process is None or self.process.poll() is None, (self.folder / "serve.log").read_text()[-3000:]
             if time.monotonic() > deadline:
@@ -101,6 +102,7 @@ class NativeCluster:
                 texts = "\n".join(f"== {file.name}\n{file.read_text(errors='replace')[-1500:]}" for file in logs)
                 raise AssertionError(f"never came true: {what}\n{texts}")
             time.sleep(0.1)
+        print(f"{time.monotonic() - began:6.2f} s  {what}")
 
     def ends(self, job: str, state: str = "completed") -> JobDetail:
         """Wait until a job has ended, in this state."""

@@ -14,7 +14,7 @@ from shoal.testing.provider_story import run_story
 def test_ray_keeps_the_promises_of_a_provider(ray: RayCluster, tmp_path: Path) -> None:
     provider, stranger = provider_on(ray, tmp_path / "home"), StrangerDriver(ray)
     try:
-        seconds = run_story(lambda _: RayEngine(ray, provider, stranger), tmp_path)
+        seconds = run_story(lambda _: RayEngine(ray, provider, stranger), tmp_path, away_seconds=30.0)
         print("\n".join(f"{spent:6.2f} s  {step}" for step, spent in seconds.items()), file=sys.stderr)
     finally:
         for one in provider.seen():

@@ -239,8 +239,15 @@ def serve(
         def run_call(node: "Node", name: str, gpus: int) -> "AgentCall":
             return call_for_run(call(replace(node, gpus=gpus)), name, made.run_token)
 
-        tender = Tender(engine, provider, made.control_plane, partial(call, tenant_users="auto"))
-        tender.run_call, tender.patience, tender.home = run_call, patience, settings.home
+        tender = Tender(
+            engine,
+            provider,
+            made.control_plane,
+            partial(call, tenant_users="auto"),
+            run_call=run_call,
+            patience=patience,
+            home=settings.home,
+        )
         tender.start()
         try:
             lines = [] if cluster is None else _agent_lines(url, settings, certfile)

@@ -81,8 +81,6 @@ class Tender:
 
     def __post_init__(self) -> None:
         self.plane.engine_note, self.plane.engine_lines = self.note, self.lines
-        if self.native:
-            self.plane.listen(self._poke)
 
     @property
     def native(self) -> bool:
@@ -262,6 +260,8 @@ class Tender:
 
     def start(self) -> None:
         """Keep the allocations from a thread until ``stop``."""
+        if self.native:
+            self.plane.listen(self._poke)
         self._thread = threading.Thread(target=self._run, name="tender", daemon=True)
         self._thread.start()
 

@@ -185,8 +185,11 @@ class ProviderStory:
         return next((one.ref for one in self.provider.seen() if one.name == node and one.state.open), "")
 
 
-def run_story(make_engine: EngineMaker, folder: Path) -> dict[str, float]:
-    """Run the story; return the seconds that each step took. The caller ends the engine."""
+def run_story(make_engine: EngineMaker, folder: Path, away_seconds: float = 0.5) -> dict[str, float]:
+    """Run the story; return the seconds that each step took. The caller ends the engine.
+
+    In one step the engine does not answer for ``away_seconds``.
+    """
     engine = make_engine(folder)
     sites = [site for site in engine.provider.survey() if site.state == "up"][:2]
     cluster = topology_of(sites_as_nodes(sites), {})
@@ -196,7 +199,7 @@ def run_story(make_engine: EngineMaker, folder: Path) -> dict[str, float]:
         names = {site.name for site in sites}
         story.until(lambda: story.up() == names, "two allocations are opened and their agents connect")
         assert sorted(story.provider.opened) == sorted(names), "an allocation was opened twice"
-        _gang_and_faults(story, cluster.total_gpus, names)
+        _gang_and_faults(story, cluster.total_gpus, names, away_seconds)
         _stranger(story, sites[0].gpus, names)
         _removed_and_added(story, sites[0], names)
         _silent(story, sites[0].name)
@@ -207,15 +210,18 @@ def run_story(make_engine: EngineMaker, folder: Path) -> dict[str, float]:
     return story.seconds
 
 
-def _gang_and_faults(story: ProviderStory, gpus: int, names: set[str]) -> None:
+def _gang_and_faults(story: ProviderStory, gpus: int, names: set[str], away_seconds: float) -> None:
     gang = story.submit("gang", gpus)
     story.until(lambda: story.runs_as(gang, 1), "a gang runs over both nodes")
     assert story.where(gang) == names
     before = len(story.provider.opened), len(story.provider.closed)
     with story.engine.away():
-        for _ in range(5):
+        back = time.monotonic() + away_seconds
+        while time.monotonic() < back:
             story.tender.tick()
-        assert story.tender.away, "an engine that is away was not noticed"
+            assert story.tender.away, "an engine that is away was not noticed"
+            assert story.runs_as(gang, 1), "the gang did not go on without the engine"
+            time.sleep(0.1)
     story.tender = story.new_tender()  # the control plane was killed after it had opened them
     for _ in range(3):
         story.tender.tick()
