@@ -54,9 +54,9 @@ def _more_gpus(snapshot: Snapshot, position: int, granted: int, kind: int) -> in
     spec, report, cluster = snapshot.specs[position], snapshot.report(position), snapshot.cluster
     if not adapts(spec):
         return max(0, int(snapshot.columns.gpus[position]) - granted)
-    if report is None:
+    node = cluster.node_size[kind]
+    if report is None or not node:
         return 0
-    node = max(each.gpus for each in cluster.nodes if each.kind == cluster.kinds[kind])
     offer = NodeOffer(cluster.kinds[kind], node, ceil(spec.max_gpus / node))
     age = snapshot.now - float(snapshot.columns.submitted[position])
     found = wanted(ValueRule(), Need(spec, report, rented=granted), [offer], age)
