@@ -98,6 +98,7 @@ def open_page(browser: Browser, cluster: LiveCluster, tokens: dict[str, str]) ->
         if who is not None:
             page.get_by_label("Token").fill(tokens[who])
             page.get_by_role("button", name="Log in").click()
+            expect(page.get_by_label("Token")).to_have_count(0)  # a page that is left earlier is not logged in
             expect(page.locator("main.view h1, .empty").first).to_be_visible()
         return page
 
