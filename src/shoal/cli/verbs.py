@@ -1,6 +1,6 @@
 """``shoal hold``, ``release``, ``requeue``, ``priority`` and ``cancel``."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,13 +11,33 @@ from shoal.cli.output import json_option, print_json, say, warn
 from shoal.core.errors import InputError
 from shoal.wire.messages import CancelMany, PrioritiseMany, PriorityMessage, Submitted
 
-_NAME_OR_FILTER = "name jobs, or give --all, --name, --array, --state or --tenant"
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from shoal.wire.client import Client
     from shoal.wire.messages import JobRow
+
+
+def _filters(command: "Callable[..., None]") -> "Callable[..., None]":
+    """Add the options that select live jobs instead of naming them; all but ``every`` are fields of the request."""
+    for option in (
+        click.option("--tenant", "--user", metavar="T", help="This tenant's live jobs (for administrators)."),
+        click.option("--state", type=click.Choice(["pending", "running"]), help="Only jobs in this state."),
+        click.option("--array", metavar="ID", help="The live jobs of this array."),
+        click.option("--name", metavar="NAME", help="Your live jobs of this name."),
+        click.option("--all", "every", is_flag=True, help="All your live jobs."),
+    ):
+        command = option(command)
+    return command
+
+
+def _filtered(jobs: tuple[str, ...], every: bool, filters: "Mapping[str, str | None]") -> bool:
+    """Return whether live jobs are selected by filters; refuse a command with both names and filters, or neither."""
+    filtered = every or any(value is not None for value in filters.values())
+    if filtered == bool(jobs):
+        hint = "name jobs, or give --all, --name, --array, --state or --tenant"
+        raise InputError("job", " ".join(jobs) or None, hint)
+    return filtered
 
 
 def _each(
@@ -73,31 +93,15 @@ def requeue(jobs: tuple[str, ...], client: "Client", as_json: bool) -> None:
 @click.command()
 @click.argument("jobs", nargs=-1, metavar="[JOB…]", shell_complete=complete_job)
 @click.argument("priority", type=int, metavar="N")
-@click.option("--all", "every", is_flag=True, help="Set it for all your live jobs.")
-@click.option("--name", metavar="NAME", help="Set it for your live jobs of this name.")
-@click.option("--array", metavar="ID", help="Set it for the live jobs of this array.")
-@click.option("--state", "only", type=click.Choice(["pending", "running"]), help="Only jobs in this state.")
-@click.option("--tenant", "--user", metavar="T", help="Set it for this tenant's live jobs (for administrators).")
+@_filters
 @cluster_options
 @json_option
 def priority(
-    jobs: tuple[str, ...],
-    priority: int,
-    every: bool,
-    name: str | None,
-    array: str | None,
-    only: str | None,
-    tenant: str | None,
-    client: "Client",
-    as_json: bool,
+    jobs: tuple[str, ...], priority: int, every: bool, client: "Client", as_json: bool, **filters: Any
 ) -> None:
     """Set the priority of jobs; of a tenant's waiting jobs those with a higher one start first. Use `-- -5` for -5."""
-    which = PrioritiseMany(priority=priority, name=name, array=array, state=only, tenant=tenant)  # type: ignore[arg-type]
-    filtered = every or which != PrioritiseMany(priority=priority)
-    if filtered == bool(jobs):
-        raise InputError("job", " ".join(jobs) or None, _NAME_OR_FILTER)
-    if filtered:
-        changed = client.post("/v1/priority", which, Submitted).jobs
+    if _filtered(jobs, every, filters):
+        changed = client.post("/v1/priority", PrioritiseMany(priority=priority, **filters), Submitted).jobs
         if as_json:
             print_json({"jobs": changed})
         else:
@@ -113,29 +117,13 @@ def priority(
 @click.command()
 @click.argument("jobs", nargs=-1, metavar="[JOB…]", shell_complete=complete_job)
 @click.option("--force", is_flag=True, help="Kill running jobs at once, also those that are already being cancelled.")
-@click.option("--all", "every", is_flag=True, help="Cancel all your live jobs.")
-@click.option("--name", metavar="NAME", help="Cancel your live jobs of this name.")
-@click.option("--array", metavar="ID", help="Cancel the live jobs of this array.")
-@click.option("--state", "only", type=click.Choice(["pending", "running"]), help="Cancel only jobs in this state.")
-@click.option("--tenant", "--user", metavar="T", help="Cancel this tenant's live jobs (for administrators).")
+@_filters
 @cluster_options
 @json_option
-def cancel(
-    jobs: tuple[str, ...],
-    force: bool,
-    every: bool,
-    name: str | None,
-    array: str | None,
-    only: str | None,
-    tenant: str | None,
-    client: "Client",
-    as_json: bool,
-) -> None:
+def cancel(jobs: tuple[str, ...], force: bool, every: bool, client: "Client", as_json: bool, **filters: Any) -> None:
     """Cancel jobs; running ones are warned (SIGTERM) and killed after their grace."""
-    which = CancelMany(name=name, array=array, state=only, tenant=tenant, force=force)  # type: ignore[arg-type]
-    filtered = every or which != CancelMany(force=force)
-    if filtered == bool(jobs):
-        raise InputError("job", " ".join(jobs) or None, _NAME_OR_FILTER)
+    filtered = _filtered(jobs, every, filters)
+    which = CancelMany(force=force, **filters)
     cancelled = client.post("/v1/cancel", which, Submitted).jobs if filtered else _cancel(client, jobs, force)
     if as_json:
         print_json({"cancelled": cancelled})
