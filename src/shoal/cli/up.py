@@ -239,8 +239,8 @@ def serve(
         def run_call(node: "Node", name: str, gpus: int) -> "AgentCall":
             return call_for_run(call(replace(node, gpus=gpus)), name, made.run_token)
 
-        tender = Tender(engine, provider, made.control_plane, partial(call, tenant_users="auto"), run_call=run_call)
-        tender.patience, tender.home = patience, settings.home
+        agents, plane = partial(call, tenant_users="auto"), made.control_plane
+        tender = Tender(engine, provider, plane, agents, run_call=run_call, patience=patience, home=settings.home)
         tender.start()
         try:
             lines = [] if cluster is None else _agent_lines(url, settings, certfile)
