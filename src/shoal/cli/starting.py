@@ -13,7 +13,7 @@ from shoal.cli.output import warn
 
 _PAUSE_SECONDS = 0.1
 _START_SECONDS = 60.0
-"""Age up to which a `shoal up` that does not answer is taken to be starting; a first start may be slow."""
+"""Age up to which a `shoal up` that does not answer counts as starting, and the longest wait for one."""
 _CONNECT_SECONDS = 2.0
 
 

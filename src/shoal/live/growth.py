@@ -11,7 +11,7 @@ from shoal.policy.goodput_options import adapts
 from shoal.policy.pollux.autoscaling import Need, NodeOffer, ValueRule, wanted
 
 _MOST_LOOKED_AT = 500
-"""Most running jobs whose use for more GPUs is looked at: each takes up to a millisecond."""
+"""Running jobs, at most, whose need of more GPUs is computed: each takes up to 1 ms of CPU."""
 
 _OTHER_RULES = {template.code for template in (NO_KIND, RETURNED, SET_ASIDE, TENANT_CAP, WIDER_THAN_CAP)}
 
