@@ -358,6 +358,28 @@ DRAWN = """canvas => {
 }"""
 
 
+def test_a_timeline_higher_than_the_window_shows_and_picks_the_runs_that_are_scrolled_to(open_page: Open) -> None:
+    names, began = [f"node-{i:03d}" for i in range(100)], time.time() - 600
+    seats = {
+        name: {"job": f"on-{name}", "tenant": "ana", "run": 1, "node": name, "gpus": 8, "began": began}
+        for name in names
+    }
+    page = open_page("queue")
+    show(page, "timeline", {"nodes": {name: node_row(name) for name in names}, "running": {}, "seats": seats})
+    expect(page.locator(".total")).to_have_text("100 runs shown")
+    lanes = page.locator("canvas.lanes")
+    for scrolled, node in ((0, "node-001"), (4000, "node-051")):
+        page.evaluate("y => scrollTo(0, document.querySelector('.space').offsetTop + y)", scrolled)
+        page.wait_for_timeout(200)
+        box = lanes.bounding_box()
+        assert box is not None
+        assert box["y"] < 120
+        assert box["height"] <= page.viewport_size["height"] if page.viewport_size else False
+        page.mouse.click(box["x"] + 92 + (box["width"] - 92) * 0.6, box["y"] + 28 + 80 + 40)  # the second node in sight
+        expect(page.locator(".picked")).to_contain_text(f"on-{node}")
+    assert lanes.evaluate(DRAWN)
+
+
 def test_the_timeline_shows_when_a_waiting_job_is_expected_to_start(
     open_page: Open, cluster: LiveCluster, tokens: dict[str, str], job: str
 ) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
+from tests.browser.browse import node_row, show
 from tests.browser.cluster import LiveCluster
 
 JOBS = 10_000
@@ -23,6 +24,7 @@ PAGES = 100
 STREAMS_PER_TENANT = 15
 WATCH_SECONDS = 20.0
 REPEATS = 11
+RUNS = 100_000
 
 _FRAMES = """async ({steps, act}) => {
   const scroll = document.querySelector(".scroll"), search = document.getElementById("search"), times = [];
@@ -32,6 +34,23 @@ _FRAMES = """async ({steps, act}) => {
     const began = performance.now();
     if (act === "scroll") scroll.scrollTop = (i + 1) * 911;
     else { search.value = "many" + (i % 5); search.dispatchEvent(new Event("input")); }
+    await frame();
+    await frame();
+    times.push((performance.now() - began) / 2);
+  }
+  return times;
+}"""
+
+_TIMELINE_FRAMES = """async ({steps, act}) => {
+  const canvas = document.querySelector("canvas.lanes"), times = [];
+  const { left, top, width } = canvas.getBoundingClientRect();
+  const frame = () => new Promise((resolve) => requestAnimationFrame(resolve));
+  const wheel = (i) => canvas.dispatchEvent(new WheelEvent("wheel", { ctrlKey: true, cancelable: true, bubbles: true,
+    deltaY: i % 8 < 4 ? -1 : 1, clientX: left + 0.6 * width, clientY: top + 100 }));
+  await frame();
+  for (let i = 0; i < steps; i++) {
+    const began = performance.now();
+    if (act === "zoom") wheel(i); else scrollTo(0, 31 * (i + 1));
     await frame();
     await frame();
     times.push((performance.now() - began) / 2);
@@ -204,6 +223,31 @@ def many_jobs(browser: Browser, cluster: LiveCluster, token: str) -> None:
     page.context.close()
 
 
+def timeline(browser: Browser, cluster: LiveCluster, _: str) -> None:
+    """Print the time of a frame while a timeline of many runs is zoomed and scrolled, on two sizes of cluster."""
+    for nodes in (4, 250):
+        lanes, seconds = 8 * nodes, 54_000  # of the day shown, 15.6 hours have passed
+        began, length = time.time() - seconds, seconds * lanes / RUNS
+        names = [f"node-{i:03d}" for i in range(nodes)]
+        seats = {
+            str(i): {"job": f"run-{i}", "tenant": f"tenant{i % 7}", "run": 1, "node": names[i // 8 % nodes], "gpus": 1,
+                     "began": began + length * (i // lanes), "ended": began + length * (i // lanes + 1)}
+            for i in range(RUNS)
+        }  # fmt: skip
+        page = _page(browser, cluster, "queue")
+        show(page, "timeline", {"nodes": {name: node_row(name) for name in names}, "running": {}, "seats": seats})
+        page.get_by_role("button", name="24 h").click()
+        page.locator(".total", has_text=f"{RUNS:,} runs").wait_for(timeout=60_000)
+        page.wait_for_timeout(3000)
+        for act in ("zoom", "scroll"):
+            times: list[float] = page.evaluate(_TIMELINE_FRAMES, {"steps": 40, "act": act})
+            print(
+                f"{RUNS:,} runs on {lanes:,} GPUs, {act}: a frame takes {statistics.median(times):.0f} ms, "
+                f"{max(times):.0f} ms at most"
+            )
+        page.context.close()
+
+
 def _page(browser: Browser, cluster: LiveCluster, view: str) -> Page:
     page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
     page.goto(cluster.link())
@@ -213,7 +257,13 @@ def _page(browser: Browser, cluster: LiveCluster, view: str) -> Page:
     return page
 
 
-FIGURES = {"first-view": first_view, "updates": updates, "watchers": watchers, "many-jobs": many_jobs}
+FIGURES = {
+    "first-view": first_view,
+    "updates": updates,
+    "watchers": watchers,
+    "many-jobs": many_jobs,
+    "timeline": timeline,
+}
 
 
 if __name__ == "__main__":

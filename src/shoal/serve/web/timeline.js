@@ -1,4 +1,5 @@
-// Timeline: which job held which GPUs, until now and as expected beyond it, on one canvas.
+// Timeline: which job held which GPUs, until now and as expected beyond it. The canvas is as high as the window at most:
+// it stays in sight while the page scrolls, and shows the lanes that have come to its place.
 import { call } from "./api.js";
 import { colour, prepare, tickLabel, timeTicks } from "./chart.js";
 import { h, keep, render, tip } from "./dom.js";
@@ -6,7 +7,7 @@ import { clock, clockTime, count, decisionLink, fullTime, gpus, nameTenants, now
 
 const SPANS = [[600, "10 min"], [3600, "1 h"], [21600, "6 h"], [86400, "24 h"]];
 const LEFT = 92, TOP = 28, AHEAD = 0.35;
-/** A canvas can have at most 65,535 pixels of the screen, two or three of which may be one of the page. */
+/** Pixels of all lanes together: those of very large clusters get thinner. */
 const MOST_HEIGHT = 16_000, LABEL_GAP = 14;
 const LEAST_SPAN = 20, MOST_SPAN = 366 * 86400, MOST_LISTED = 200;
 /** Waiting jobs with an expected start: lanes of their own below those of the GPUs. */
@@ -17,42 +18,60 @@ const chosen = { seconds: 3600, end: null, fitted: false };
 
 export function open({ root }) {
   const canvas = h("canvas.lanes", { tabindex: "0", role: "application", "aria-label": "Timeline of GPUs; arrow keys move, plus and minus zoom" });
-  let lanes = [], bars = [], jobs = new Map(), picked = null, decision = "", drag = null, loaded = false;
+  const space = h("div.space", {}, canvas);
+  let lanes = [], bars = [], byLane = [], firstOf = [], jobs = new Map(), picked = null, decision = "", drag = null, loaded = false;
 
   if (clock.end !== null && chosen.run !== clock.end) Object.assign(chosen, { run: clock.end, seconds: Math.max(LEAST_SPAN, clock.end), end: Math.max(LEAST_SPAN, clock.end) });
   const range = () => { const to = chosen.end ?? now() + AHEAD * chosen.seconds; return [to - chosen.seconds, to]; };
   const spans = () => (clock.end === null ? SPANS : [...SPANS.filter(([seconds]) => seconds < clock.end), [Math.max(LEAST_SPAN, clock.end), "all"]]);
   const lane = () => Math.min(lanes.length > 64 ? 10 : lanes.length > 24 ? 16 : 20, MOST_HEIGHT / Math.max(1, lanes.length));
+  /** Distances from the top of the first lane's place; the canvas shows them from `above()` on. */
   const comingTop = () => TOP + lanes.length * lane() + COMING_GAP;
+  const above = () => canvas.offsetTop;
   let coming = [];
   const xOf = (width) => { const [from, to] = range(); return (at) => LEFT + ((at - from) / (to - from)) * (width - LEFT); };
 
   function draw() {
     if (!canvas.isConnected) return;
     coming = [...jobs.values()].filter((job) => job.start).sort((a, b) => a.start.median - b.start.median).slice(0, MOST_COMING);
-    canvas.style.height = `${coming.length ? comingTop() + coming.length * COMING_LANE + 8 : comingTop() - COMING_GAP + 8}px`;
-    const { context: c, width, height } = prepare(canvas), [from, to] = range(), x = xOf(width), size = lane(), at = now();
-    grid(c, { width, height, from, to, x, size });
+    const whole = coming.length ? comingTop() + coming.length * COMING_LANE + 8 : comingTop() - COMING_GAP + 8;
+    space.style.height = `${whole}px`;
+    canvas.style.height = `${Math.min(whole, innerHeight)}px`;
+    const { context: c, width, height } = prepare(canvas), [from, to] = range(), x = xOf(width), size = lane(), at = now(), up = above();
+    times(c, { width, height, from, to, x });
     c.save();
+    c.beginPath();
+    c.rect(0, TOP, width, height - TOP);
+    c.clip();
+    names(c, { width, height, size, up });
     c.beginPath();
     c.rect(LEFT, TOP, width - LEFT, height - TOP);
     c.clip();
-    for (const bar of bars) {
-      const ends = bar.ended ?? at, likely = bar.ended === undefined ? jobs.get(bar.job)?.end : null;
+    runs(c, { height, from, to, x, size, at, up });
+    c.globalAlpha = 1;
+    if (at > from && at < to) { c.fillStyle = colour("--bad"); c.fillRect(Math.round(x(at)), TOP, 2, height); }
+    coming.forEach((job, i) => expectedStart(c, job, x, comingTop() + i * COMING_LANE + 2 - up, width));
+    c.restore();
+    if (at > from && at < to) { c.fillStyle = colour("--bad"); c.textAlign = "center"; c.fillText(clock.end === null ? "now" : "shown", x(at), TOP - 16); }
+  }
+  /** The runs on the lanes in sight, but none that lies within the last pixel of the one before it on its lane. */
+  function runs(c, { height, from, to, x, size, at, up }) {
+    const first = Math.max(0, Math.floor((up - TOP) / size)), last = (up + height - TOP) / size, gap = size > 4 ? 1 : 0;
+    let lane_ = -1, many = 0, edge = 0;
+    for (let i = firstOf[Math.min(first, lanes.length - 1)] ?? 0; i < byLane.length && byLane[i].lane < last; i++) {
+      const bar = byLane[i], ends = bar.ended ?? at, likely = bar.ended === undefined ? jobs.get(bar.job)?.end : null;
       if (bar.began > to || Math.max(ends, likely?.high ?? 0) < from) continue;
+      const left = x(bar.began), right = Math.max(left + 1, x(ends));
+      if (bar.lane === lane_ && bar.gpus <= many && x(ends) <= edge && bar !== picked && !likely) continue;
+      [lane_, many, edge] = [bar.lane, bar.gpus, right];
+      const y = TOP + bar.lane * size + gap - up, tall = Math.max(1, bar.gpus * size - 2 * gap);
       c.fillStyle = colours[tenantColour(bar.tenant)];
-      const gap = size > 4 ? 1 : 0, y = TOP + bar.lane * size + gap, tall = Math.max(1, bar.gpus * size - 2 * gap), left = x(bar.began), right = Math.max(left + 1, x(ends));
       c.globalAlpha = bar === picked ? 1 : 0.88;
       c.fillRect(left, y, right - left, tall);
       if (likely) future(c, likely, x, y, tall, at);
       if (bar === picked) { c.globalAlpha = 1; c.strokeStyle = colour("--ink"); c.lineWidth = 2; c.strokeRect(left, y, right - left, tall); }
       label(c, bar, Math.max(left, LEFT), right, y, tall);
     }
-    c.globalAlpha = 1;
-    if (at > from && at < to) { c.fillStyle = colour("--bad"); c.fillRect(Math.round(x(at)), TOP, 2, height); }
-    coming.forEach((job, i) => expectedStart(c, job, x, comingTop() + i * COMING_LANE + 2, width));
-    c.restore();
-    if (at > from && at < to) { c.fillStyle = colour("--bad"); c.textAlign = "center"; c.fillText(clock.end === null ? "now" : "shown", x(at), TOP - 16); }
   }
   /** Certain to run until the 10th percentile, less and less likely up to the 90th. */
   function future(c, { low, median, high }, x, y, tall, at) {
@@ -90,17 +109,18 @@ export function open({ root }) {
     c.fillText(bar.job.length > fits ? `${bar.job.slice(0, Math.max(1, fits - 1))}…` : bar.job, left + 5, y + tall / 2 + 1);
     c.textBaseline = "alphabetic";
   }
-  function grid(c, { width, height, from, to, x, size }) {
+  function times(c, { width, height, from, to, x }) {
     c.textAlign = "center";
-    c.fillStyle = colour("--soft");
-    const { ticks, step } = timeTicks(from, to, width - LEFT);
+    const { ticks, step } = timeTicks(from, to, width - LEFT), [thin, soft] = ["--line", "--soft"].map(colour);
     for (const at of ticks) {
       if (x(at) < LEFT + 16) continue;
-      c.fillStyle = colour("--line");
+      c.fillStyle = thin;
       c.fillRect(Math.round(x(at)), TOP, 1, height - TOP);
-      c.fillStyle = colour("--soft");
+      c.fillStyle = soft;
       if (Math.abs(x(at) - x(now())) > 40) c.fillText(tickLabel(at, step), Math.min(x(at), width - 30), TOP - 16);
     }
+  }
+  function names(c, { width, height, size, up }) {
     c.textAlign = "left";
     const [thin, ink, soft] = ["--line", "--ink", "--soft"].map(colour);
     let free = 0; // the first line of pixels below the last node's name
@@ -108,28 +128,39 @@ export function open({ root }) {
       const y = TOP + i * size;
       if (!first || y < free) return;
       free = y + LABEL_GAP;
+      const seen = y - up;
+      if (seen + many * size < 0 || seen > height) return;
       c.fillStyle = thin;
-      c.fillRect(0, y, width, 1);
+      c.fillRect(0, seen, width, 1);
       c.fillStyle = ink;
-      c.fillText(node.length > 13 ? `${node.slice(0, 12)}…` : node, 4, y + Math.max(10, Math.min(15, size)));
-      if (many * size > 30) { c.fillStyle = soft; c.fillText(gpus(many), 4, y + 30); }
+      c.fillText(node.length > 13 ? `${node.slice(0, 12)}…` : node, 4, seen + Math.max(10, Math.min(15, size)));
+      if (many * size > 30) { c.fillStyle = soft; c.fillText(gpus(many), 4, seen + 30); }
     });
     if (!coming.length) return;
-    c.fillStyle = colour("--line");
-    c.fillRect(0, comingTop() - COMING_GAP / 2, width, 1);
-    c.fillStyle = colour("--ink");
-    c.fillText("waiting", 4, comingTop() + 12);
-    c.fillStyle = colour("--soft");
-    if (coming.length > 1) c.fillText("to start", 4, comingTop() + 27);
+    const y = comingTop() - up;
+    c.fillStyle = thin;
+    c.fillRect(0, y - COMING_GAP / 2, width, 1);
+    c.fillStyle = ink;
+    c.fillText("waiting", 4, y + 12);
+    c.fillStyle = soft;
+    if (coming.length > 1) c.fillText("to start", 4, y + 27);
   }
 
   const at_ = (event) => {
-    const box = canvas.getBoundingClientRect(), size = lane(), row = Math.floor((event.clientY - box.top - TOP) / size);
+    const box = canvas.getBoundingClientRect(), down = event.clientY - box.top, y = down + above(), row = down < TOP ? -1 : Math.floor((y - TOP) / lane());
     const [from, to] = range(), t = from + ((event.clientX - box.left - LEFT) / (box.width - LEFT)) * (to - from);
-    const next = event.clientY - box.top < comingTop() ? undefined : coming[Math.floor((event.clientY - box.top - comingTop()) / COMING_LANE)];
+    const next = y < comingTop() ? undefined : coming[Math.floor((y - comingTop()) / COMING_LANE)];
     return { t, next, bar: bars.find((bar) => row >= bar.lane && row < bar.lane + bar.gpus && t >= bar.began && t <= (bar.ended ?? Math.max(now(), jobs.get(bar.job)?.end?.high ?? 0))) };
   };
-  function move(end) { chosen.end = Math.min(end, (clock.end ?? now()) + chosen.seconds); draw(); bar(); }
+  const all = () => { draw(); bar(); };
+  /** Draw once in the next frame, however often it is asked for until then; after a move all that depends on the range. */
+  let frame = 0, next_ = draw;
+  const soon = (what) => {
+    next_ = frame && next_ === all ? all : what;
+    frame ||= requestAnimationFrame(() => { frame = 0; next_(); });
+  };
+  const scrolled = () => soon(draw);
+  function move(end) { chosen.end = Math.min(end, (clock.end ?? now()) + chosen.seconds); soon(all); }
   function zoom(factor, around) {
     const [from, to] = range(), centre = around ?? (from + to) / 2, seconds = Math.min(MOST_SPAN, Math.max(LEAST_SPAN, chosen.seconds * factor));
     const end = centre + ((to - centre) * seconds) / chosen.seconds;
@@ -156,7 +187,7 @@ export function open({ root }) {
   canvas.onpointerleave = () => tip(0, 0);
   canvas.onkeydown = (event) => {
     const [, to] = range();
-    const act = { ArrowLeft: () => move(to - chosen.seconds / 4), ArrowRight: () => move(to + chosen.seconds / 4), "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), Home: () => { chosen.end = null; draw(); bar(); } }[event.key];
+    const act = { ArrowLeft: () => move(to - chosen.seconds / 4), ArrowRight: () => move(to + chosen.seconds / 4), "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), Home: () => { chosen.end = null; all(); } }[event.key];
     if (act) { event.preventDefault(); act(); }
   };
 
@@ -178,19 +209,19 @@ export function open({ root }) {
     render(root, h("h1", {}, "Timeline"),
       h("div.toolbar", { key: "toolbar" },
         h("div.chips", { role: "group", "aria-label": "Length of time" }, spans().map(([seconds, name]) =>
-          h("button", { "aria-pressed": String(Math.abs(chosen.seconds - seconds) < 1), onclick: () => { chosen.seconds = seconds; if (clock.end !== null) chosen.end = Math.max(seconds, Math.min(clock.end, now() + seconds / 2)); draw(); bar(); } }, name))),
+          h("button", { "aria-pressed": String(Math.abs(chosen.seconds - seconds) < 1), onclick: () => { chosen.seconds = seconds; if (clock.end !== null) chosen.end = Math.max(seconds, Math.min(clock.end, now() + seconds / 2)); all(); } }, name))),
         h("div.chips", { role: "group", "aria-label": "Move" },
           h("button", { onclick: () => move(to - chosen.seconds / 2), title: "earlier", "aria-label": "Earlier" }, "←"),
           h("button", { onclick: () => move(to + chosen.seconds / 2), title: "later", "aria-label": "Later" }, "→"),
           h("button", { onclick: () => zoom(0.5), "aria-label": "Zoom in" }, "+"), h("button", { onclick: () => zoom(2), "aria-label": "Zoom out" }, "−"),
-          h("button", { "aria-pressed": String(chosen.end === null), onclick: () => { chosen.end = null; draw(); bar(); } }, clock.end === null ? "Now" : "Moment")),
+          h("button", { "aria-pressed": String(chosen.end === null), onclick: () => { chosen.end = null; all(); } }, clock.end === null ? "Now" : "Moment")),
         h("span.total", {}, `${count(visible.length)} run${visible.length === 1 ? "" : "s"} shown`)),
       picked && h("section.card.picked", { key: "picked", "aria-live": "polite" },
         h("h2", {}, h("a", { href: `#/job/${encodeURIComponent(picked.job)}` }, picked.job), h("small", {}, swatch(picked.tenant), picked.tenant)),
         h("p", {}, `Run ${picked.run}: ${gpus(picked.gpus)} on ${picked.node}, from `, time(picked.began), " to ", picked.ended === undefined ? "now" : time(picked.ended), ` (${span((picked.ended ?? now()) - picked.began)}).`),
         picked.ended === undefined && jobs.get(picked.job)?.end && h("p", { title: fullTime(jobs.get(picked.job).end.median) }, `Expected to end in ${spread(jobs.get(picked.job).end, now())}.`),
         h("p", {}, h("span.soft", {}, "Why: "), decision, picked.decision !== undefined && [" (", decisionLink(picked.decision), ")"])),
-      h("div.card.lanes", { key: "card" }, keep(canvas, "canvas")),
+      h("div.card.lanes", { key: "card" }, keep(space, "canvas")),
       loaded && !bars.length && h("div.empty", { key: "empty" }, h("p", {}, "No job has held a GPU yet.")),
       h("p.note", { key: "note" }, `${clock.end === null ? "Paler parts to the right of now are expected: until the 10th, the 50th and the 90th percentile of the end; below, when waiting jobs are expected to start, from the 10th to the 90th percentile. " : ""}Drag to move, Ctrl and the wheel to zoom, click a run for the decision that placed it.`),
       waiting(), asTable(visible));
@@ -212,7 +243,7 @@ export function open({ root }) {
 
   /** At first, show the shortest stretch that holds every run known. */
   function fit() {
-    const age = now() - Math.min(...bars.map((each) => each.began));
+    const age = now() - bars[0].began;
     Object.assign(chosen, { fitted: true, seconds: (SPANS.find(([seconds]) => seconds * (1 - AHEAD) >= age) || SPANS.at(-1))[0] });
   }
   let colours = [];
@@ -220,7 +251,9 @@ export function open({ root }) {
   theme();
   addEventListener("shoal-theme", theme);
   const resized = new ResizeObserver(draw);
-  resized.observe(canvas);
+  resized.observe(space);
+  addEventListener("scroll", scrolled, { passive: true });
+  addEventListener("resize", scrolled);
   const timer = setInterval(draw, 1000);
   return {
     title: "Timeline",
@@ -232,18 +265,22 @@ export function open({ root }) {
       if (changed.includes("seats") || changed.includes("nodes")) {
         const key = picked && `${picked.began} ${picked.node} ${picked.job} ${picked.run}`;
         nameTenants(new Set([...rows.seats.values()].map((row) => row.tenant)));
-        ({ lanes, bars } = arrange([...rows.seats.values()], [...rows.nodes.values()]));
+        ({ lanes, bars, byLane, firstOf } = arrange([...rows.seats.values()], [...rows.nodes.values()]));
         if (!chosen.fitted && clock.end === null && bars.length) fit();
         picked = key && bars.find((each) => `${each.began} ${each.node} ${each.job} ${each.run}` === key);
       }
       bar();
       draw();
     },
-    close() { removeEventListener("shoal-theme", theme); resized.disconnect(); clearInterval(timer); tip(0, 0); },
+    close() { for (const [event, heard] of [["shoal-theme", theme], ["scroll", scrolled], ["resize", scrolled]]) removeEventListener(event, heard); cancelAnimationFrame(frame); resized.disconnect(); clearInterval(timer); tip(0, 0); },
   };
 }
 
-/** Give each run lanes of its node that are free from its begin on: as many as it has GPUs, next to each other if possible. */
+/**
+ * Give each run lanes of its node that are free from its begin on: as many as it has GPUs, next to each other if possible.
+ * `bars` are in the order of their begins, `byLane` in that of their first lanes; `firstOf` says for each lane where the
+ * bars of its node begin in `byLane`.
+ */
 function arrange(rows, nodes) {
   const lanes = [], places = new Map(), bars = [];
   for (const node of nodes) {
@@ -265,5 +302,11 @@ function arrange(rows, nodes) {
     const open = free.map((each, i) => [each, i]).sort(([a], [b]) => a - b).slice(0, row.gpus);
     for (const [, i] of open) { free[i] = Math.max(free[i], until); bars.push({ ...row, ended, gpus: 1, lane: place.first + i }); }
   }
-  return { lanes, bars };
+  const byLane = [...bars].sort((a, b) => a.lane - b.lane || a.began - b.began), firstOf = [];
+  let next = 0;
+  lanes.forEach(({ first }, i) => {
+    while (next < byLane.length && byLane[next].lane < i) next++;
+    firstOf.push(first ? next : firstOf[i - 1]);
+  });
+  return { lanes, bars, byLane, firstOf };
 }
