@@ -20,6 +20,7 @@ from shoal.live.home import JOURNAL, Settings, open_control_plane
 from shoal.serve.allocation_tokens import allocation_token
 from shoal.serve.app import make_app
 from shoal.serve.forecaster import Forecaster
+from shoal.serve.garbage import no_collections, short_collections
 from shoal.serve.hosts import own_hosts
 from shoal.serve.notices import EndWatcher, NoticeSender
 from shoal.serve.server import Listening, serve
@@ -77,7 +78,9 @@ def run_service(settings: Settings, address: Address, *, embedded: bool = False)
     home = settings.home
     sys.setswitchinterval(_SWITCH_SECONDS)
     with ExitStack() as opened:
-        control_plane = opened.enter_context(open_control_plane(settings))
+        opened.enter_context(short_collections())
+        with no_collections():
+            control_plane = opened.enter_context(open_control_plane(settings))
         tokens = opened.enter_context(closing(_tokens(home)))
         tokens.allocation_key = control_plane.backend.store_key
         forecaster = Forecaster(control_plane, home / JOURNAL)
