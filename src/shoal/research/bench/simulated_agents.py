@@ -249,6 +249,9 @@ class Fleet:
         asyncio.set_event_loop(self.loop)
         self.spawn(self._open_all())
         self.loop.run_forever()
+        for task in self._tasks:
+            task.cancel()
+        self.loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
 
     async def _open_all(self) -> None:
         for at in range(0, len(self._agents), _CONNECTING):
