@@ -46,6 +46,7 @@ from shoal.agent.node_state import (
     SuspendRanks,
 )
 from shoal.agent.old_folders import OldFolders
+from shoal.agent.rank_port import RankPorts
 from shoal.agent.run_process import adopt_orphans
 from shoal.agent.sessions import AgentSessions
 from shoal.agent.shipped_code import CodeFetched, CodeFetcher
@@ -90,7 +91,7 @@ class NodeAgent:
         self._keepers: dict[Key, KeeperHandle] = {}
         self._dead_keepers: dict[Key, str] = {}  # run: why its keeper died
         self._workdirs: dict[Key, str] = {}
-        self._ports: dict[Key, socket.socket] = {}
+        self._ports = RankPorts()
         self._log_answers = LogAnswers(self._workspace)
         self._published: tuple[tuple[object, ...], ...] = ()
         self._lease_files, self._gates = LeaseFiles(self._workspace), GateFiles(self._workspace)
@@ -299,18 +300,15 @@ class NodeAgent:
         try:
             self._workdirs[key] = launch.check(order, self._workspace, self._settings.roots, self._env)
             self._launcher.check_user(order)
-            port = socket.socket()
-            port.bind(("", 0))
+            return self._ports.reserve(key), "", False
         except (InputError, OSError, ValueError) as error:
             _LOG.warning("run refused", extra={"run": key, "id": order.id, "cause": str(error)})
             return 0, str(error), not isinstance(error, InputError)
-        self._ports[key] = port  # bound until the ranks start, so that no other process gets it
-        return port.getsockname()[1], "", False
 
     def _start(self, start: StartRanks) -> Actions:
         order = start.order
         key = order.job, order.incarnation
-        self._ports.pop(key).close()
+        self._ports.release(key)
         own = tuple(map(int, start.devices))
         start = replace(start, devices=tuple(self._devices[device] for device in own))
         try:
@@ -343,8 +341,7 @@ class NodeAgent:
     def _forget(self, key: Key) -> None:
         self._workdirs.pop(key, None)
         self._lease_files.forget(key)
-        if key in self._ports:
-            self._ports.pop(key).close()
+        self._ports.release(key)
         self._workspace.forget(self._workspace.run(key))
 
     # ── keepers ───────────────────────────────────────────────────────────────────────────────────────────────────
