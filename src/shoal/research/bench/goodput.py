@@ -21,6 +21,7 @@ from shoal.perf.fit import Observation, fitted
 from shoal.perf.goodput import best_of_many, iteration_seconds
 from shoal.policy.elastic.rank import Rank
 from shoal.policy.pollux.policy import Pollux
+from shoal.policy.shoal.policy import Shoal
 from shoal.research.bench.timing import best_of
 from shoal.scenario.scenario import Scenario
 
@@ -126,6 +127,14 @@ def decision(jobs: int, cluster: str) -> dict[str, float]:
         "rank_seconds": best_of(3, lambda: rank.decide(snapshot))[0],
         "gap": pollux.allotment(snapshot)[2].gap,
     }
+
+
+def market(jobs: int, cluster: str) -> dict[str, float]:
+    """Time a first decision of ``shoal``, which lists the options of all jobs, and the next one."""
+    snapshot, again = _running_snapshot(jobs, cluster), Shoal()
+    first, _ = best_of(3, lambda: Shoal().decide(snapshot))
+    again.decide(snapshot)
+    return {"seconds": first, "again_seconds": best_of(3, lambda: again.decide(snapshot))[0]}
 
 
 def against_genetic(jobs: int, cluster: str) -> dict[str, float]:

@@ -231,6 +231,32 @@ def _goodput() -> list[Bench]:
     ]
 
 
+def _market() -> list[Bench]:
+    """Benchmarks of decisions of ``shoal``."""
+    sizes = (("kinds", 2_000, 256, 0.05), ("rigid", 10_000, 1_024, 0.1), ("kinds", 10_000, 1_024, 0.1))
+    adaptive = "a decision of shoal, 160 adaptive jobs on 16x4 GPUs"
+    return [
+        Bench("market-160", adaptive, 0.005, lambda _: goodput.market(160, "t4:16x4")),
+        *(
+            Bench(
+                f"market-{live}-{workload}",
+                f"a steady cycle of shoal, {live:,} live {workload} jobs on {8 * nodes:,} GPUs",
+                budget,
+                _market_cycles(workload, live, nodes),
+            )
+            for workload, live, nodes, budget in sizes
+        ),
+    ]
+
+
+def _market_cycles(workload: str, live: int, nodes: int) -> Callable[[Path], dict[str, float]]:
+    def measure(_: Path) -> dict[str, float]:
+        found = scale.cycles("shoal", workload, live, nodes)
+        return {"seconds": found.steady, "first_seconds": found.first, "longest_seconds": found.longest}
+
+    return measure
+
+
 def _window(jobs: int, odd: bool) -> Callable[[Path], dict[str, float]]:
     return lambda _: shockwave.window(jobs, odd=odd)
 
@@ -354,6 +380,7 @@ def _all() -> list[Bench]:
     benches += _auctions_and_shares()
     benches += _windows()
     benches += _goodput()
+    benches += _market()
     benches += _live()
     benches += _trainer()
     benches.append(Bench("import", "import shoal", 0.3, _new_process(["-c", "import shoal"])))
