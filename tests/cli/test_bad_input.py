@@ -434,6 +434,22 @@ def test_a_full_disk_is_one_line(shoal: Shoal, tmp_path: Path, monkeypatch: pyte
     assert (code, out, err) == (2, "", "shoal: control.log: the disk is full; free some space and try again\n")
 
 
+@pytest.mark.parametrize(
+    "command", [("submit", "--", "true"), ("run", "--", "true"), ("submit", "--ship", "--", "true")]
+)
+def test_a_folder_that_was_removed_under_the_command_is_one_line(
+    shoal: Shoal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("SHOAL_SERVER", "http://127.0.0.1:9")
+    monkeypatch.setenv("SHOAL_TOKEN", "t")
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    code, out, err = shoal(*command)
+    monkeypatch.chdir(tmp_path)
+    assert (code, out, err) == (2, "", "shoal: the current folder was removed; cd to another one\n")
+
+
 @pytest.mark.parametrize("home", ["plain", "plain/below"])
 @pytest.mark.parametrize("command", [("up", "--nodes", "1x1"), ("serve", "--cluster", "gpu:1x1")])
 def test_a_home_that_cannot_be_written_is_one_line(

@@ -1,6 +1,7 @@
 """The command line. With ``--json`` a command prints one JSON document on stdout; messages go to stderr."""
 
 import importlib
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -156,10 +157,20 @@ def main(args: Sequence[str] | None = None) -> None:
     except Exception as error:
         from shoal.wire.disk import is_full
 
+        if isinstance(error, FileNotFoundError) and _folder_is_gone():
+            _fail("the current folder was removed; cd to another one", 2)
         if not is_full(error):
             raise
         where = getattr(error, "filename", None)
         _fail(f"{f'{where}: ' if where else ''}the disk is full; free some space and try again", 2)
+
+
+def _folder_is_gone() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _fail(text: str, code: int) -> None:
