@@ -47,12 +47,21 @@ def test_phases_are_those_before_during_and_after_contention() -> None:
 
 
 def test_efficiency_must_rise_with_contention_and_more_than_with_fixed_batches() -> None:
-    alike = {"live": [1, 2, 3, 4], "efficiency": [0.5, 0.6, 0.7, 0.8]}
+    alike = {"hours": [1, 2, 3, 4], "live": [1, 2, 3, 4], "efficiency": [0.5, 0.6, 0.7, 0.8]}
     assert trade_off(alike) == pytest.approx(1.0)
     assert trade_off_verdict([0.8, 0.9, 0.7], [0.0, 0.1, 0.2]) == REPRODUCES
     assert trade_off_verdict([0.1, -0.2, 0.0], [0.0, 0.0, 0.0]).startswith("differs")
     assert trade_off_verdict([0.8, 0.9, 0.7], [0.9, 0.9, 0.9]).startswith("differs: policies with fixed")
     assert trade_off_verdict([float("nan")], [0.0]).startswith("cannot be told")
+
+
+def test_the_last_jobs_after_the_arrivals_do_not_count_against_the_trade_off() -> None:
+    life = {
+        "hours": [1, 2, 3, 4, 9, 12, 15],
+        "live": [1, 2, 3, 4, 2, 1, 1],
+        "efficiency": [0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97],
+    }
+    assert trade_off(life) == pytest.approx(1.0)
 
 
 def test_fairness_needs_99_percent_below_2_and_a_tail_without_fairness() -> None:
