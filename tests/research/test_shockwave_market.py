@@ -11,6 +11,7 @@ from scipy.optimize import linprog
 
 from shoal.research.repro.context import ReproContext
 from shoal.research.repro.registry import chosen
+from shoal.research.repro.shockwave import contended
 from shoal.research.repro.shockwave_adaptive import (
     ScaledTraining,
     beside_pollux,
@@ -46,6 +47,7 @@ from shoal.research.repro.shockwave_toy import (
     table_verdict,
 )
 from shoal.research.repro.table import REPRODUCES
+from shoal.workload.schema import Job, Workload
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 THERE = pytest.mark.skipif(not (DATA / "shockwave").is_dir(), reason="the public files are not here")
@@ -202,3 +204,10 @@ def test_figure_14_has_the_papers_batches_beside_ours() -> None:
     (made,) = one.tables(ReproContext(DATA))
     assert list(made.charts[0].theirs[0].points[-1]) == [1, 32768]
     assert made.verdict
+
+
+def test_a_contention_factor_counts_jobs_per_gpu_whatever_they_want() -> None:
+    jobs = tuple(Job(id=str(i), submitted=60.0 * i, gpus=1 + i % 4, work=1.0) for i in range(10))
+    taken = contended(Workload("x", jobs), 4, 1.5).jobs
+    assert [job.id for job in taken] == ["0", "1", "2", "3", "4", "5"]
+    assert {job.submitted for job in taken} == {0.0}
