@@ -39,7 +39,8 @@ from shoal.policy.registry import POLICIES, parse_policy
 from shoal.research.bench.registry import BENCHES
 from shoal.research.grounds.ground import GROUNDS
 from shoal.research.repro.blocks import blocks
-from shoal.research.repro.inventory import brief_verdict, faults, inventory, tally
+from shoal.research.repro.cause_rows import CAUSES
+from shoal.research.repro.inventory import brief_causes, brief_verdict, faults, inventory, tally
 from shoal.research.repro.inventory_rows import PAPERS
 from shoal.research.repro.recorded import cpu_hours, recorded_runs
 from shoal.research.repro.registry import reproductions
@@ -258,8 +259,9 @@ def _figures(paper: str) -> str:
     for row in (row for row in inventory() if row.paper == paper):
         how = ": ".join(filter(None, (row.state, row.reason)))
         names = ", ".join(_linked(name, homes) for name in row.names)
-        lines.append((row.number, row.shows, how, names, brief_verdict(row, recorded)))
-    return _table(("figure", "what it shows", "made", "by", "verdict"), *lines)
+        why = brief_causes(row, recorded)
+        lines.append((row.number, row.shows, how, names, brief_verdict(row, recorded), why))
+    return _table(("figure", "what it shows", "made", "by", "verdict", "why"), *lines)
 
 
 def _hours() -> str:
@@ -378,6 +380,15 @@ def test_tables_of_reproductions_in_pages_have_a_reproduction_and_sections_a_pap
     text = "".join(page.read_text() for page in PAGES)
     assert not [name for name in blocks(text) if name not in known]
     assert set(re.findall(r"^<!-- repro of: (.*) -->$", text, re.MULTILINE)) == {row.paper for row in inventory()}
+
+
+def test_causes_of_differences_in_pages_are_those_of_the_code() -> None:
+    shown = re.compile(r"<!-- repro: (\S+) -->\n(.*?)<!-- end -->", re.DOTALL)
+    for name, block in (found for page in PAGES for found in shown.findall(page.read_text())):
+        texts = [text for _, _, text in CAUSES.get(name, ())]
+        if "- verdict: differs" in block:
+            assert all(f"{text}\n" in block or f"{text} " in block for text in texts), name
+        assert len(re.findall("^- why: ", block, re.MULTILINE)) <= block.count("- verdict: differs"), name
 
 
 def test_every_bench_is_in_a_table() -> None:

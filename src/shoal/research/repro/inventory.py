@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from shoal.research.repro.cause_rows import CAUSES
 from shoal.research.repro.inventory_rows import PAPERS
 from shoal.research.repro.recorded import RecordedRun
 from shoal.research.repro.registry import Reproduction, reproductions
-from shoal.research.repro.table import REPRODUCES
+from shoal.research.repro.table import REPRODUCES, is_different
 
 MADE, SMALLER, NOT_MADE, NO_EXPERIMENT = "made", "made smaller", "not made", "not an experiment"
 NOT_RECORDED, NO_CLAIM = "no verdict recorded", "no claim to check"
@@ -93,6 +94,12 @@ def brief_verdict(row: InventoryRow, recorded: Mapping[str, RecordedRun]) -> str
         kinds.setdefault(text.partition(":")[0], []).append(_brief(text))
     briefs = [first + _others(len(others)) for first, *others in kinds.values()]
     return "; ".join([*briefs, *_missing(row, recorded)]) or NO_CLAIM
+
+
+def brief_causes(row: InventoryRow, recorded: Mapping[str, RecordedRun]) -> str:
+    """Return in few words why the recorded runs that make a row differ from the paper, each cause once."""
+    differing = (name for name in row.names if name in recorded and any(map(is_different, recorded[name].verdicts)))
+    return "; ".join(dict.fromkeys(brief for name in differing for _, brief, _ in CAUSES.get(name, ()) if brief))
 
 
 def _missing(row: InventoryRow, recorded: Mapping[str, RecordedRun]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from shoal.report.html import escape, fill_frame
 from shoal.report.run_page import save_page
 from shoal.research.repro import registry
-from shoal.research.repro.inventory import NO_EXPERIMENT, InventoryRow, brief_verdict, inventory, tally
+from shoal.research.repro.inventory import NO_EXPERIMENT, InventoryRow, brief_causes, brief_verdict, inventory, tally
 from shoal.research.repro.recorded import RecordedRun, recorded_runs
 from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.runner import ReproOutcome
@@ -77,12 +77,14 @@ def _inventory(rows: Iterable[InventoryRow], runs: Mapping[str, RecordedRun], en
         )
         failed = "; ".join(f"{n} failed: {ended[n].failure}" for n in row.names if n in ended and ended[n].failure)
         shown = "" if row.state == NO_EXPERIMENT else _verdict(failed or brief_verdict(row, runs))
+        why = "" if failed else escape(brief_causes(row, runs))
         kind = ' class="none"' if not row.names else ""
         lines.append(
             f"<tr{kind}><th scope=row>{escape(row.number)}</th><td>{escape(row.shows)}</td>"
-            f"<td>{how}{': ' if links and row.reason else ' by ' if links else ''}{links}</td><td>{shown}</td></tr>"
+            f"<td>{how}{': ' if links and row.reason else ' by ' if links else ''}{links}</td>"
+            f"<td>{shown}</td><td>{why}</td></tr>"
         )
-    head = "<thead><tr><th>figure</th><th>what it shows</th><th>made</th><th>verdict</th></tr></thead>"
+    head = "<thead><tr><th>figure</th><th>what it shows</th><th>made</th><th>verdict</th><th>why</th></tr></thead>"
     return f'<table class="figures">{head}<tbody>{"".join(lines)}</tbody></table>'
 
 

@@ -11,6 +11,7 @@ from threading import Thread
 from typing import cast
 
 from shoal.core.errors import ShoalError
+from shoal.research.repro.causes import explained
 from shoal.research.repro.context import ReproContext, ResultCache
 from shoal.research.repro.registry import Reproduction
 from shoal.research.repro.stored_results import cpu_seconds
@@ -49,10 +50,14 @@ class RunSettings:
 
 
 def run_one(reproduction: Reproduction, context: ReproContext) -> ReproOutcome:
-    """Run one reproduction; an error becomes its reason, and one that is not of the input is announced whole."""
+    """Run one reproduction; an error becomes its reason, and one that is not of the input is announced whole.
+
+    A full run names the causes of differences; those of a quick run may have others.
+    """
     used, reused = cpu_seconds(), context.cache.reused_cpu
     try:
         tables = tuple(reproduction.tables(context))
+        tables = tables if context.quick else explained(reproduction.name, tables)
     except ShoalError as error:
         return ReproOutcome(reproduction.name, failure=str(error))
     except Exception as error:  # one that fails must not stop the others

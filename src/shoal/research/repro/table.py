@@ -15,6 +15,11 @@ def differs(how: str) -> str:
     return f"differs: {how}"
 
 
+def is_different(verdict: str) -> bool:
+    """Whether a verdict is that ours differs from the paper."""
+    return verdict.startswith("differs")
+
+
 def cannot_be_told(why: str) -> str:
     """Return the verdict that nothing can be concluded, and why: no numbers in the paper, too few draws, other data."""
     return f"cannot be told: {why}"
@@ -58,7 +63,7 @@ class Table:
     """Figures by row, whose first cell names it; ``paper`` is the paper's statement, if any, ``here`` our differences.
 
     ``verdict`` is ``REPRODUCES``, ``differs(…)`` or ``cannot_be_told(…)``, computed from the figures; empty where the
-    table has no counterpart in a paper. ``charts`` draws the figure again.
+    table has no counterpart in a paper; ``why`` is the cause of a difference. ``charts`` draws the figure again.
     """
 
     title: str
@@ -68,14 +73,15 @@ class Table:
     here: str = ""
     verdict: str = ""
     charts: tuple[Chart, ...] = ()
+    why: str = ""
 
     def cells(self) -> list[list[str]]:
         """Return the rows as text, each number in its column's format, None and NaN as a dash."""
         return [[_text(cell, column.form) for cell, column in zip(row, self.columns, strict=True)] for row in self.rows]
 
     def notes(self) -> list[str]:
-        """Return the paper's statement, our differences from it and the verdict, one line each, if there are any."""
-        named = (("paper", self.paper), ("here", self.here), ("verdict", self.verdict))
+        """Return the paper's statement, our differences from it, the verdict and its cause, one line each, if any."""
+        named = (("paper", self.paper), ("here", self.here), ("verdict", self.verdict), ("why", self.why))
         return [f"{name}: {text}" for name, text in named if text]
 
     def markdown(self) -> str:
@@ -89,7 +95,7 @@ class Table:
         """Return the table as plain JSON; numbers that are not finite become null."""
         names = [column.name for column in self.columns]
         rows = [dict(zip(names, map(_plain, row), strict=True)) for row in self.rows]
-        texts = {"paper": self.paper, "here": self.here, "verdict": self.verdict}
+        texts = {"paper": self.paper, "here": self.here, "verdict": self.verdict, "why": self.why}
         charts = [asdict(chart) for chart in self.charts]
         return {"title": self.title, "columns": names, "rows": rows, **texts, "charts": charts}
 
