@@ -18,7 +18,9 @@ _SPEEDS = "from the published speeds, which need V100, P100 and K80 GPUs to meas
 _TESTBED = "simulated instead of the testbed"
 _DRAWN = "generated from the stated figures instead of the authors' trace"
 _FIRST = "the first 2,000 jobs of each trace"
+_PUBLIC = "the three quarters of the jobs that are public"
 _THEMIS_500 = f"{_FIRST}, Themis on 500"
+_FIXED = "with the published trainings, at fixed batch sizes"
 _EMBEDDED = "on the embedded cluster, with few workers on processors and short jobs"
 
 _GAVEL: tuple[Row, ...] = (
@@ -37,12 +39,18 @@ _GAVEL: tuple[Row, ...] = (
     ("figure 13", "fairness of entities and FIFO within them over time", "gavel-13*", "", ""),
     ("figure 14", "time of a solution by number of jobs", "gavel-14*", "", ""),
     ("figure 15", "length of rounds; the mechanism beside an ideal one", "gavel-15*", _THIRD, ""),
-    ("figure 16", "space sharing with estimated speeds", "gavel-16*", _THIRD, ""),
+    ("figure 16", "space sharing with estimated speeds", "gavel-16*", "13 days instead of 20 to 30", ""),
     ("table 1", "policies", "gavel-tables", "", ""),
     ("table 2", "models", "gavel-tables", "", ""),
     ("table 3", "testbed beside simulation", "gavel-table3*", "simulated twice instead of a testbed", ""),
-    ("table 4", "overhead of preemption with leases", "gavel-table4", "simulated restarts instead of real ones", ""),
-    ("§7.3", "makespan, FIFO and cost policies", "gavel-7.3*", "240 and 200 jobs", ""),
+    (
+        "table 4",
+        "overhead of preemption with leases",
+        "gavel-table4",
+        "simulated restarts instead of real ones, four of six models",
+        "",
+    ),
+    ("§7.3", "makespan, FIFO and cost policies", "gavel-7.3*", f"{_THIRD}; 200 of 500 jobs with deadlines", ""),
 )
 
 _THEMIS: tuple[Row, ...] = (
@@ -66,8 +74,8 @@ _THEMIS: tuple[Row, ...] = (
     ("figure 12", "GPU time by scheduler, workload 2", "themis-12*", _TESTBED, ""),
     ("figure 13", "placement scores by scheduler", "themis-13*", _TESTBED, ""),
     ("figure 14", "fairness by contention", "themis-14*", _TESTBED, ""),
-    ("figure 15", "worst ρ by share of network-intensive apps", "themis-15*", "", ""),
-    ("figure 16", "GPU time by share of network-intensive apps", "themis-15* themis-16*", "", ""),
+    ("figure 15", "worst ρ by share of network-intensive apps", "themis-15*", "three of six mixes", ""),
+    ("figure 16", "GPU time by share of network-intensive apps", "themis-15* themis-16*", "three of six mixes", ""),
     ("figure 17", "errors in bids", "themis-17*", "", ""),
     ("figure 18", "an app that lies", "themis-18*", "", ""),
     ("figure 19", "fairness knob and lease", "themis-19*", "", ""),
@@ -89,23 +97,23 @@ _THEMIS: tuple[Row, ...] = (
 
 _AFS: tuple[Row, ...] = (
     ("figure 1", "parts of the time of a restart", "", "", "needs TensorFlow on real GPUs; ours is measured in GPUs"),
-    ("figure 2", "queue length, cluster efficiency and blocking over time", "afs-2*", "", ""),
+    ("figure 2", "queue length, cluster efficiency and blocking over time", "afs-2*", _PUBLIC, ""),
     ("figure 3", "time lines of jobs", "", "", _EXAMPLE),
     ("figure 4", "overview of CoDDL", "", "", _SKETCH),
     ("figure 5", "average JCT by scheduler, eleven traces", "afs-5*", _THEMIS_500, ""),
-    ("figure 6", "average JCT with the widest gangs", "afs-6*", "", ""),
+    ("figure 6", "average JCT with the widest gangs", "afs-6*", _PUBLIC, ""),
     ("figure 7", "real cluster, four schedulers", "afs-7*", _EMBEDDED, ""),
     ("figure 8", "a job whose shares change, by cost of a change", "afs-8*", "simulated instead of a real cluster", ""),
     ("figure 9", "99th percentile of JCT by scheduler", "afs-9*", _THEMIS_500, ""),
-    ("figure 10", "JCT by length of jobs", "afs-10*", "", ""),
-    ("figure 11", "altruistic SRTF and SRSF", "afs-11*", "", ""),
+    ("figure 10", "JCT by length of jobs", "afs-10*", _PUBLIC, ""),
+    ("figure 11", "altruistic SRTF and SRSF", "afs-11*", _PUBLIC, ""),
     ("figure 12", "the best shares depend on jobs to come", "", "", _EXAMPLE),
     ("figure 13", "AFS-L beside AFS-P and AFS-S", "afs-13*", _FIRST, ""),
-    ("figure 14", "run times of the traces", "afs-14", "", ""),
+    ("figure 14", "run times of the traces", "afs-14", _PUBLIC, ""),
     ("figure 15", "simulator beside a real cluster", "afs-15*", _EMBEDDED, ""),
     ("table 1", "what algorithms consider", "", "", _LIST),
     ("table 2", "symbols", "", "", _LIST),
-    ("table 3", "jobs of the eleven traces", "afs-table3*", "", "the public copy has 75 % of the jobs"),
+    ("table 3", "jobs of the eleven traces", "afs-table3*", _PUBLIC, ""),
     ("table 4", "models", "", "", _LIST),
     ("ours", "Rank beside AFS-L", "afs-rank", "", ""),
 )
@@ -139,7 +147,7 @@ _SHOCKWAVE: tuple[Row, ...] = (
         "",
         "needs the job's schedule, which is not printed",
     ),
-    ("figure 3", "accuracy of ResNet18 by rule of batch sizes", "shockwave-3*", "", ""),
+    ("figure 3", "accuracy of ResNet18 by rule of batch sizes", "shockwave-3*", _FIXED, ""),
     ("figure 4", "agnostic, reactive and proactive schedules", "", "", _EXAMPLE),
     ("figure 5", "error of predicted run times", "shockwave-5*", "", ""),
     ("figure 6", "design", "", "", _SKETCH),
@@ -150,17 +158,17 @@ _SHOCKWAVE: tuple[Row, ...] = (
     ("figure 11", "beside Pollux", "shockwave-11*", "", ""),
     ("figure 12", "time of the solver", "shockwave-12*", "", ""),
     ("figure 13", "errors of predictions", "shockwave-13*", "", ""),
-    ("figure 14", "accuracy of NCF by rule of batch sizes", "shockwave-14*", "", ""),
+    ("figure 14", "accuracy of NCF by rule of batch sizes", "shockwave-14*", _FIXED, ""),
     ("figure 15", "schedules by filter", "shockwave-15*", "", ""),
     ("figure 16", "by contention", "shockwave-16*", _TESTBED, ""),
-    ("figure 17", "on Pollux's trace", "shockwave-17*", "", ""),
+    ("figure 17", "on Pollux's trace", "shockwave-17*", "with Pollux's models, at fixed batch sizes", ""),
     ("table 1", "Themis's filters in an example", "shockwave-table1*", "", ""),
     ("table 2", "models", "", "", _LIST),
     (
         "table 3",
         "simulator beside a real cluster",
         "shockwave-table3",
-        "the authors' two results; `fidelity` has ours",
+        "the authors' results of one workload; `fidelity` has ours",
         "",
     ),
     ("appendix F", "the stochastic market", "shockwave-f", "2 to 5 jobs", ""),
