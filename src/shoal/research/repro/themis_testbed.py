@@ -204,13 +204,11 @@ def gpu_time_table(found: Found, figure: str, workload: int) -> Table:
     paper = Line("paper", tuple((float(names.index(name)), value) for name, value in theirs.items()))
     drawn = (paper,) if theirs else ()
     said = "4.8 % more with Gandiva, 250 % more with SLAQ"
-    here = "far seats slow no model below 0.77 of its speed here, so no policy can use 3.5 times the GPU time"
     return table(
         f"figure {figure}: GPU time over Themis's, workload {workload}, simulated testbed",
         ["policy", Column("paper", ".3f"), Column("ours", ".3f"), "95 % interval"],
         rows,
         said if theirs else "similar with all: all jobs have 1 or 2 GPUs",
-        here if theirs else "",
         verdict=verdict,
         charts=[Chart(f"figure {figure}", "policy", "GPU time ÷ Themis's", drawn, (ours,), "bars", names)],
     )
