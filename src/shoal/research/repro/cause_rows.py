@@ -141,9 +141,9 @@ _THEMIS: Mapping[str, Causes] = {
             "",
             "cause not found: short apps among many",
             "cause not found. In three of five draws the worst ρ is that of an app whose T_cluster is 5 to 6 minutes, "
-            "among 6 to 10 live apps, in one that of an app in an empty cluster (themis-9). Tried, on average instead "
-            "of 1.59: leases of 5 minutes 1.52, filters of 0.9 and 1 1.59 and 1.70, random rounding 1.59; apps four "
-            "times as long 1.56 instead of 1.69 (three draws).",
+            "among 6 to 10 live apps, in one that of an app in an empty cluster (`themis-9`). Tried, on average "
+            "instead of 1.59: leases of 5 minutes 1.52, filters of 0.9 and 1 1.59 and 1.70, random rounding 1.59; "
+            "apps four times as long 1.56 instead of 1.69 (three draws).",
         ),
     ),
     "themis-table5": (
@@ -226,7 +226,7 @@ _AFS: Mapping[str, Causes] = {
             "a part of the jobs, and less contention",
             "on the first 2,000 jobs of traces 4, 5, 10 and 11 jobs wait less than two minutes on average under SRTF, "
             "and AFS-L gains what they speed up on more GPUs. On the whole traces it is 0.99 to 3.69 times better "
-            "than SRTF (afs-11) instead of 1.01 to 7.81, most on traces 4 and 11, of which 40 and 81 % of the jobs "
+            "than SRTF (`afs-11`) instead of 1.01 to 7.81, most on traces 4 and 11, of which 40 and 81 % of the jobs "
             "are public. SRSF is ahead on traces 3 and 6, by 8 and 2 %, and Max-Min on trace 1, by 0.1 %: its turns "
             "go to the least service first here, as AFS-P's do.",
         ),
