@@ -390,5 +390,18 @@ _SHOCKWAVE: Mapping[str, Causes] = {
     ),
 }
 
-CAUSES: Mapping[str, Causes] = {**_GAVEL, **_THEMIS, **_AFS, **_POLLUX, **_SHOCKWAVE}
+_SIA: Mapping[str, Causes] = {
+    "sia-published": (
+        (
+            "",
+            "public Pollux drops GPUs; other workloads for Gavel",
+            "the public simulator plans jobs on GPUs of any kind and then drops all that are not of a job's main "
+            "kind, which idle for the interval; here a job is planned on one kind. The search is another part: with "
+            "the genetic one ours takes 2,097 s. The results of Gavel on Saturn are of a run on workloads from a "
+            "folder that is not public.",
+        ),
+    ),
+}
+
+CAUSES: Mapping[str, Causes] = {**_GAVEL, **_THEMIS, **_AFS, **_POLLUX, **_SHOCKWAVE, **_SIA}
 """By reproduction."""
