@@ -26,6 +26,7 @@ from shoal.research.repro.gavel.models import SHOWN, TABLE_1, example_table, fig
 from shoal.research.repro.gavel.objectives import (
     COST,
     COST_SLO,
+    DEADLINE_GAP,
     FIFO,
     FIFO_AGNOSTIC,
     FIFO_SHARING,
@@ -224,6 +225,12 @@ def test_7_3_reproduces_from_the_papers_own_factors() -> None:
     for case in dollars:
         dollars[case]["missed"] = 0.35 if case.policy == COST else 0.0
     assert cost_tables(dollars)[0].verdict == REPRODUCES
+
+
+def test_jobs_with_deadlines_arrive_so_far_apart_that_hardly_any_waits() -> None:
+    dense, apart = (measure_batch(BatchCase("gavel-deadlines", 60, THROUGHPUT, 0, gap)) for gap in (None, DEADLINE_GAP))
+    assert dense["missed"] > 0.0
+    assert apart["missed"] == 0.0
 
 
 def test_tables_3_and_4_compare_rows_and_renewals() -> None:
