@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -101,9 +101,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     name: str = ""
 
     def __post_init__(self) -> None:
-        for value, default, (field, valid, hint) in zip(_checked_values(self), _DEFAULTS, _RULES, strict=True):
-            if value is not default and value is not None and not valid(value):
-                raise InputError(field, list(value) if isinstance(value, tuple) else value, hint)
+        _check_values(_common_values(self), _COMMON_RULES)
+        if _other_values(self) != _OTHER_DEFAULTS:
+            self._check_others()
+
+    def _check_others(self) -> None:
+        """Check the values that most jobs leave at their defaults, which are valid together."""
+        _check_values(_ruled_values(self), _OTHER_RULES)
         if self.min_gpus is not None or self.max_gpus is not None:
             _check_gang(self)
         if self.declared_work is not None and not self.declares_work:
@@ -172,13 +176,18 @@ def _not_negative(value: float) -> bool:
     return 0.0 <= value < _INF
 
 
-_RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+_Rules: TypeAlias = tuple[tuple[str, Callable[[Any], bool], str], ...]
+"""Rules for one field each: a predicate that NaN fails, and the error's hint. None always passes."""
+
+_COMMON_RULES: _Rules = (
     ("submitted", _not_negative, "must be a finite number of seconds, at least 0"),
     ("work", _positive, _POSITIVE),
     ("gpus", _count, _COUNT),
-    ("weight", _positive, _POSITIVE),
     ("id", bool, "must not be empty"),
     ("tenant", bool, "must not be empty; leave the field out for 'default'"),
+)
+_OTHER_RULES: _Rules = (
+    ("weight", _positive, _POSITIVE),
     ("min_gpus", _count, _COUNT),
     ("max_gpus", _count, _COUNT),
     ("declared_work", _positive, f"{_POSITIVE}; leave it out for none"),
@@ -203,9 +212,24 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("preemptible", PREEMPTIBLE.__contains__, f"must be one of {', '.join(PREEMPTIBLE)}"),
     ("save_every", _positive, _POSITIVE),
 )
-_checked_values = attrgetter(*(field for field, _, _ in _RULES))
-"""Rules for one field each: a predicate that NaN fails, and the error's hint. None and the default always pass."""
-_DEFAULTS = tuple({field.name: field.default for field in msgspec.structs.fields(Job)}[name] for name, _, _ in _RULES)
+_common_values = attrgetter(*(field for field, _, _ in _COMMON_RULES))
+_ruled_values = attrgetter(*(field for field, _, _ in _OTHER_RULES))
+
+_UNCHECKED = ("app", "user", "name", "after", "exclusive")
+"""Fields of which any value is valid in a job whose other fields are."""
+
+_OTHERS = {
+    field.name: field.default
+    for field in msgspec.structs.fields(Job)
+    if field.name not in {*_UNCHECKED, *(name for name, _, _ in _COMMON_RULES)}
+}
+_other_values, _OTHER_DEFAULTS = attrgetter(*_OTHERS), tuple(_OTHERS.values())
+
+
+def _check_values(values: tuple[Any, ...], rules: _Rules) -> None:
+    for value, (field, valid, hint) in zip(values, rules, strict=True):
+        if value is not None and not valid(value):
+            raise InputError(field, list(value) if isinstance(value, tuple) else value, hint)
 
 
 def _check_gang(job: Job) -> None:
