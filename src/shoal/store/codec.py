@@ -149,6 +149,10 @@ def checksum(body: bytes) -> int:
     return zlib.crc32(body)
 
 
+unpack_own: Callable[[bytes], list[Any]] = _decoder.decode
+"""Return as ``unpack_raw`` does, but unchecked, a record that this process has made."""
+
+
 def unpack_raw(body: bytes) -> list[Any]:
     """Return a record as the bare array it is stored as: ten times as fast as objects, for reading long journals.
 
@@ -156,7 +160,7 @@ def unpack_raw(body: bytes) -> list[Any]:
     state, live]``; only the outermost array and the types of its parts are checked.
     """
     try:
-        raw = _decoder.decode(body)
+        raw = unpack_own(body)
     except _BROKEN as error:
         raise _refused(error) from error
     shapes = _SHAPES.get(raw[0] if raw and type(raw[0]) is int else -1, ())

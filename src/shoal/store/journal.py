@@ -48,7 +48,7 @@ class MemoryJournal:
 
     def raw(self) -> Iterator[list[Any]]:
         """Yield every record as ``codec.unpack_raw`` returns it, in order."""
-        return map(codec.unpack_raw, self.records)
+        return map(codec.unpack_own, self.records)
 
 
 class SqliteJournal:
