@@ -62,12 +62,11 @@ def sealed(array: _A) -> _A:
 class _LiveRows(Generic[_A]):
     """Rows of a block of the state for the live jobs only, each gathered when it is first read."""
 
-    __slots__ = ("_block", "_columns", "_live", "_rows")
+    __slots__ = ("_block", "_columns", "_live")
 
     def __init__(self, block: _A, live: Indices) -> None:
         self._block: _A | None = block
         self._live = live
-        self._rows: int = block.shape[0]
         self._columns: dict[int, _A] = {}
 
     def __getitem__(self, row: int) -> _A:
@@ -79,7 +78,7 @@ class _LiveRows(Generic[_A]):
         return column
 
     def __len__(self) -> int:
-        return self._rows
+        return len(self._columns) if self._block is None else len(self._block)
 
     def at(self, row: int, position: int) -> Any:
         """Return one entry of a row as a plain number, without gathering the row."""

@@ -55,6 +55,7 @@ from shoal.perf.model import OnlineModel
 
 # Looking up a member of an enumeration costs more than folding an event, so the fold uses plain integers.
 _HELD, _CANCELLING = int(JobState.HELD), int(JobState.CANCELLING)
+_NOTHING: Mapping[int, int] = MappingProxyType({})
 _NEXT = {(int(state), trigger): int(following) for (state, trigger), following in TRANSITIONS.items()}
 
 
@@ -118,7 +119,7 @@ class State:
     def freeze(self) -> Snapshot:
         """Return a snapshot of this moment; later changes of the state do not show in it."""
         reports, model_reports, batch_changes = self._training_reports.freeze()
-        ending = self._jobs.gpus_by_node(self.cancelling) if self.cancelling else {}
+        ending = MappingProxyType(self._jobs.gpus_by_node(self.cancelling)) if self.cancelling else _NOTHING
         columns = self._jobs.freeze(self.now)
         self._priorities_given = True
         return Snapshot.of(
@@ -143,7 +144,7 @@ class State:
                 "set_aside": MappingProxyType(self._set_aside),
                 "quotas": MappingProxyType(self._quotas),
                 "overran": self._overran,
-                "ending": MappingProxyType(ending),
+                "ending": ending,
                 "suspensions": self.suspensions.holding(self.on_hold),
                 "guarded": self._jobs.guarded,
                 "most_lost": self.most_lost,

@@ -14,6 +14,11 @@ from shoal.core.units import JobNumber
 BatchChanges: TypeAlias = tuple[tuple[float, int], ...]
 """(progress, batch size) pairs in order: from that progress on the job trained at that size."""
 
+Tables: TypeAlias = tuple[
+    Mapping[JobNumber, GoodputReport], Mapping[str, GoodputReport], Mapping[JobNumber, BatchChanges]
+]
+_EMPTY: Tables = MappingProxyType({}), MappingProxyType({}), MappingProxyType({})
+
 
 @dataclass(slots=True)
 class TrainingReports:
@@ -24,10 +29,10 @@ class TrainingReports:
     changes: dict[JobNumber, BatchChanges] = field(default_factory=dict)
     _frozen: bool = False
 
-    def freeze(
-        self,
-    ) -> tuple[Mapping[JobNumber, GoodputReport], Mapping[str, GoodputReport], Mapping[JobNumber, BatchChanges]]:
+    def freeze(self) -> Tables:
         """Return the three tables, read-only; they keep showing this moment."""
+        if not (self.reports or self.by_model or self.changes):
+            return _EMPTY
         self._frozen = True
         return MappingProxyType(self.reports), MappingProxyType(self.by_model), MappingProxyType(self.changes)
 

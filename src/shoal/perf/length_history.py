@@ -245,8 +245,13 @@ class LengthHistory:
 
     # ── predictions ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def view(self, columns: Columns) -> Predictions:
-        """Return the predictions for these jobs as of now; lengths that are added later do not change them."""
+    def view(self, columns: Columns) -> Predictions | None:
+        """Return the predictions for these jobs as of now; lengths that are added later do not change them.
+
+        None as long as every job that was submitted declares its work.
+        """
+        if not self._members:
+            return None
         self.secure()
         view = Predictions(self, columns)
         self._view = ref(view)
