@@ -161,10 +161,11 @@ def read_history(records: Iterable[list[Any]]) -> History:
         raise JournalError("a journal must begin with its header")
     fold = _Fold()
     fold.nodes.header(header[2])
+    folds = {EVENTS: fold.apply_events, DECISION: fold.apply_decision}
     for number, record in enumerate(source, start=2):
-        if record[0] in (EVENTS, DECISION):
+        if record[0] in folds:
             try:
-                fold.apply_record(record)
+                folds[record[0]](record)
             except (TypeError, ValueError, LookupError, AttributeError) as error:
                 raise JournalError(f"record {number} is not one of a journal that this Shoal reads: {error}") from error
         elif record[0] == BASE:
@@ -229,20 +230,15 @@ class _Fold:
         }
         self.handlers = [handlers.get(cls, self._ignored) for cls in EVENT_TAGS]
 
-    def apply_record(self, record: list[Any]) -> None:
-        if record[0] == EVENTS:
-            self.apply_events(record[1], record[2])
-        else:
-            self.apply_commands(record[3])
-
-    def apply_events(self, now: Seconds, batch: list[list[Any]]) -> None:
+    def apply_events(self, record: list[Any]) -> None:
         handlers = self.handlers
-        for event in batch:
+        for event in record[2]:
             handlers[event[0]](event)
-        self.now = now
+        self.now = record[1]
 
-    def apply_commands(self, commands: list[list[Any]]) -> None:
+    def apply_decision(self, record: list[Any]) -> None:
         self.decisions += 1
+        commands = record[3]
         for command in commands:  # all seats are freed before any is taken: jobs may swap
             if command[0] != _START:
                 self._close(command[1], self.now)
