@@ -44,7 +44,7 @@ class JobRows:
         self.submitted = 0
         self._set_blocks(
             np.zeros((FloatRow.SPEEDS + kinds, _FIRST_CAPACITY)),
-            np.zeros((IntRow.COUNT, _FIRST_CAPACITY), dtype=np.int32),
+            _int_block(_FIRST_CAPACITY),
         )
         self.tenant_service: Floats = np.zeros(0)
         self.app_index: dict[str, int] = {}
@@ -199,8 +199,8 @@ class JobRows:
         self.guarded = self.guarded or spec.preemptible != "yes"
         for row, speed in zip(self._speeds, speeds.tolist(), strict=True):
             row[slot] = speed
-        self.kind[slot] = self.seats[slot] = self.partner[slot] = self.measured[slot] = -1
-        self.batch[slot] = spec.batch_size or 0
+        if spec.batch_size is not None:
+            self.batch[slot] = spec.batch_size
         self._count(slot, 1)
         self._live[self.live_count] = slot
         self.live_count += 1
@@ -323,7 +323,7 @@ class JobRows:
         self._set_static(static)
         self._set_blocks(
             np.concatenate([self.floats, np.zeros_like(self.floats)], axis=1),
-            np.concatenate([self.ints, np.zeros_like(self.ints)], axis=1),
+            np.concatenate([self.ints, _int_block(size // 2)], axis=1),
         )
         self._live = np.concatenate([self._live, np.zeros_like(self._live)])
         if self._numbers is not None:
@@ -333,6 +333,13 @@ class JobRows:
 def _entries(block: Any) -> list[Any]:
     """Return the rows of a block as sequences of plain numbers, which share its memory."""
     return [memoryview(row) for row in block]
+
+
+def _int_block(size: int) -> Int32s:
+    """Return the values of jobs that have not run, for this many slots."""
+    block = np.zeros((IntRow.COUNT, size), dtype=np.int32)
+    block[[IntRow.KIND, IntRow.SEATS, IntRow.PARTNER, IntRow.MEASURED]] = -1
+    return block
 
 
 def _static_columns(size: int) -> StaticColumns:

@@ -88,13 +88,14 @@ def _checked(decision: Any, snapshot: Snapshot) -> Verdicts:
         raise PolicyError(f"review_at is {_shown(at)}; it must be a plain number of seconds, such as float(…)")
     if not at > snapshot.now:
         raise PolicyError(f"a review at t = {at} is not after t = {snapshot.now}, when it was decided")
-    if not isinstance(decision.verdicts, Verdicts):
-        if not isinstance(decision.verdicts, Mapping):
-            raise PolicyError(f"the verdicts are {_shown(decision.verdicts)}; they must be a mapping by job")
-        if not all(map(_is_plain, decision.verdicts.values())):
-            for job, verdict in decision.verdicts.items():
+    verdicts = decision.verdicts
+    if not isinstance(verdicts, Verdicts):
+        if not isinstance(verdicts, Mapping):
+            raise PolicyError(f"the verdicts are {_shown(verdicts)}; they must be a mapping by job")
+        if not all(map(_is_plain, verdicts.values())):
+            for job, verdict in verdicts.items():
                 _check_verdict(job, verdict, snapshot)
-    verdicts = Verdicts.of(snapshot, decision.verdicts)
+        verdicts = Verdicts.of(snapshot, verdicts)
     gpus = verdicts.gpus
     if gpus is not snapshot.columns.gpus and len(gpus) and gpus.item(worst := int(gpus.argmin())) < 0:
         raise PolicyError(f"job {snapshot.ids[worst]!r} is granted {gpus[worst]} GPUs")

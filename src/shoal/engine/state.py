@@ -55,7 +55,7 @@ from shoal.perf.model import OnlineModel
 
 # Looking up a member of an enumeration costs more than folding an event, so the fold uses plain integers.
 _HELD, _CANCELLING = int(JobState.HELD), int(JobState.CANCELLING)
-_NOTHING: Mapping[int, int] = MappingProxyType({})
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
 _NEXT = {(int(state), trigger): int(following) for (state, trigger), following in TRANSITIONS.items()}
 
 
@@ -138,17 +138,17 @@ class State:
                 "reports": reports,
                 "model_reports": model_reports,
                 "batch_changes": batch_changes,
-                "bids": MappingProxyType(self._bids),
+                "bids": MappingProxyType(self._bids) if self._bids else _NOTHING,
                 "avoided": self.nodes.avoided,
                 "probed": self.nodes.probed,
-                "set_aside": MappingProxyType(self._set_aside),
-                "quotas": MappingProxyType(self._quotas),
+                "set_aside": MappingProxyType(self._set_aside) if self._set_aside else _NOTHING,
+                "quotas": MappingProxyType(self._quotas) if self._quotas else _NOTHING,
                 "overran": self._overran,
                 "ending": ending,
                 "suspensions": self.suspensions.holding(self.on_hold),
                 "guarded": self._jobs.guarded,
                 "most_lost": self.most_lost,
-                "priorities": MappingProxyType(self._priorities),
+                "priorities": MappingProxyType(self._priorities) if self._priorities else _NOTHING,
                 "lengths": self.lengths.view(columns),
             }
         )
@@ -166,14 +166,13 @@ class State:
             return
         self._jobs.secure()
         for command in commands:  # all seats are given back before any is taken: jobs may swap
-            if type(command) is Suspend:
+            if type(command) is Stop or type(command) is Resize:
+                slot = self._jobs.slot_of(command.job)
+                if type(command) is Stop:
+                    self._move(slot, Trigger.STOP)
+                self._release(slot, self.now)
+            elif type(command) is Suspend:
                 suspension.suspend(self, command)
-            if type(command) in (Start, Suspend, Resume):
-                continue
-            slot = self._jobs.slot_of(command.job)
-            if type(command) is Stop:
-                self._move(slot, Trigger.STOP)
-            self._release(slot, self.now)
         for command in commands:
             if type(command) is Start:
                 self._begin(command, Trigger.START)

@@ -130,11 +130,11 @@ class _SeatingDraft:
             if columns.int_at(IntRow.STATE, i) == _STOPPING:
                 self.overruled[i] = Refusal(Reason(STOPPING))
             else:
-                self._seat(i)
+                self._seat(i, held.item(i))
         return Seating(tuple(self.leaving), self.seated, self.overruled)
 
-    def _seat(self, i: int) -> None:
-        before = self.snapshot.placement(i)
+    def _seat(self, i: int, held: int) -> None:
+        before = self.snapshot.placement(i) if held else None
         if before is not None:
             self.free.give(before)
         found = self._found(i, before)

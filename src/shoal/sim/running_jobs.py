@@ -126,7 +126,8 @@ class RunningJobs:
 
     def set_rate(self, job: int) -> None:
         """Set the rate for the seats held, and schedule the job's next goal: a batch change, a mark or its end."""
-        run, partner = self.runs[job], self.partner(job)
+        run = self.runs[job]
+        partner = None if run.partner is None else self.partner(job)
         run.rate = self.rate(job, partner)
         run.stamp += 1
         if run.rate <= 0.0:
