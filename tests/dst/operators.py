@@ -25,17 +25,17 @@ def send(trial: Any, request: Request) -> None:
         ids = list(trial.acknowledged.values())
         id, wanted = ids[which % len(ids)], 1 + which % (nodes * gpus)
         shape = Reshape(wanted, 1, wanted + 1) if which % 3 else Reshape(wanted)
-        _repeat(trial, f"reshape {id} {shape}", lambda plane: plane.reshape(id, shape, None))
+        repeat(trial, f"reshape {id} {shape}", lambda plane: plane.reshape(id, shape, None))
     elif request.kind == "quota":
         most = None if which % 3 == 0 else which % (nodes * gpus)
         quota = QuotaMessage(tenant=("ann", "bob")[which % 2], gpus=most, guaranteed=which % 4)
-        _repeat(trial, str(quota), lambda plane: plane.set_quota(quota))
+        repeat(trial, str(quota), lambda plane: plane.set_quota(quota))
     elif request.kind == "drain":
         name = trial.nodes[which % nodes].name
-        _repeat(trial, f"drain {name}", lambda plane: plane.drain(name, "maintenance", "operator"))
+        repeat(trial, f"drain {name}", lambda plane: plane.drain(name, "maintenance", "operator"))
     else:
         name = trial.nodes[which % nodes].name
-        _repeat(trial, f"resume {name}", lambda plane: plane.resume_node(name))
+        repeat(trial, f"resume {name}", lambda plane: plane.resume_node(name))
 
 
 def release(trial: Any) -> None:
@@ -43,17 +43,19 @@ def release(trial: Any) -> None:
     for seconds in (0.0, LATEST_COPY):
         for tenant in ("ann", "bob"):
             quota = QuotaMessage(tenant=tenant)
-            trial.world.after(seconds, _repeat, trial, str(quota), lambda plane, quota=quota: plane.set_quota(quota))
+            trial.world.after(seconds, repeat, trial, str(quota), lambda plane, quota=quota: plane.set_quota(quota))
         for node in range(trial.plan.nodes):
             trial.world.after(seconds, send, trial, Request(0.0, "resume", node))
 
 
-def _repeat(trial: Any, text: str, ask: Callable[[ControlPlane], "Future[None]"]) -> None:
+def repeat(trial: Any, text: str, ask: Callable[[ControlPlane], "Future[None]"]) -> None:
+    """Send a request until it is answered."""
+
     def answered(found: Any) -> None:
         if isinstance(found, Rejection) and not found.busy:
             trial.world.note("refused", text, found)
         elif isinstance(found, Exception):
-            trial.world.after(PAUSE, _repeat, trial, text, ask)
+            trial.world.after(PAUSE, repeat, trial, text, ask)
         else:
             trial.world.note("granted", text)
 

@@ -137,9 +137,12 @@ class Trial:
     # ── clients ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _submit(self, job: Job) -> None:
-        if job.name in self.acknowledged:
-            return
-        wanted = Submission(
+        if job.name not in self.acknowledged:
+            self.door.call("submit", [self.wanted(job)], CLIENT_TIMEOUT, partial(self._submitted, job))
+
+    def wanted(self, job: Job) -> Submission:
+        """Return what a client submits for a job of the plan."""
+        return Submission(
             command=["python"],
             resizes="in_place" if job.in_place else "restart",
             name=job.name,
@@ -153,7 +156,6 @@ class Trial:
             tenant=job.tenant,
             retries=MOST_BLAMED - 1,
         )
-        self.door.call("submit", [wanted], CLIENT_TIMEOUT, partial(self._submitted, job))
 
     def _submitted(self, job: Job, found: Any) -> None:
         if isinstance(found, Rejection) and not found.busy:
@@ -233,12 +235,12 @@ class _Jobs(dict[str, Truth]):
         return self[id]
 
 
-def run_plan(plan: Plan, extra: Mapping[str, Mapping[str, Any]] | None = None) -> Result:
+def run_plan(plan: Plan, extra: Mapping[str, Mapping[str, Any]] | None = None, *, make: type[Trial] = Trial) -> Result:
     """Run the trial of a plan; ``extra`` names of modules are replaced too, to break the code on purpose."""
     world = World(plan.seed)
     base = "/dev/shm" if Path("/dev/shm").is_dir() else None
     folder = Path(tempfile.mkdtemp(prefix="shoal-dst-", dir=base))
-    trial = Trial(plan, world, folder)
+    trial = make(plan, world, folder)
     trial.registry.jobs = _Jobs(plan)
     names: dict[str, dict[str, Any]] = {}
     agents, servers = agent_names(world, trial.registry), server_names(world, trial.registry)
