@@ -5,18 +5,27 @@ each test calls and its CPU time, and then judges every mutant in a forked proce
 function run until one fails, the ones named after its module first, then the shortest. A mutant is judged by at most
 ``--test-seconds`` of tests: one that survives those counts as survived, so the fraction killed is a lower bound.
 
+A mutant that these tests let live is judged by the recorded runs that call the changed function (tests marked
+``recorded``: trials of the control plane and simulations), each in a forked process of its own. Their first records are
+made here with unchanged code, before any mutant; a mutant with which a record differs counts as killed by comparison.
+
 Mutants are judged in a random order with a fixed seed. Results are kept in ``mutants/``, so a stopped run resumes, and
 an unfinished one is a sample. ``tests/equivalent_mutants.toml`` lists changes that no test can notice, with reasons.
 Mutants of unchanged sources and what is known of unchanged tests are kept in ``mutants/`` too, which may be copied to
 another machine: contents are compared, not times.
 
     .venv-mutants/bin/python tests/mutants.py --only '*quotas*' --tests tests/engine/test_quotas.py
-    .venv-mutants/bin/python tests/mutants.py --fresh --seed 7 --seconds 500 --processes 16  # a new sample
+    .venv-mutants/bin/python tests/mutants.py --fresh --seed 7 --seconds 400 --table table.txt  # a new sample
+
+The second command judges a sample with as many processes as there are processors and writes the table to a file. In a
+checkout ``python3.12 -m venv .venv-mutants`` and ``.venv-mutants/bin/python -m pip install --editable '.[mutants]'``
+make the environment, with Python 3.11 or later.
 
 Exits with 1 if fewer than 90 % of the judged mutants are killed.
 """
 
 import argparse
+import ast
 import contextlib
 import fnmatch
 import gc
@@ -31,8 +40,9 @@ import sys
 import time
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -47,19 +57,23 @@ from _pytest.runner import runtestprotocol
 ROOT = Path(__file__).resolve().parents[1]
 LEAST_KILLED = 0.90
 MUTATED = ("shoal.core", "shoal.engine", "shoal.live", "shoal.store", "shoal.policy.base")
-SURVIVED, KILLED, NO_TESTS = 0, 1, 33
+SURVIVED, KILLED, DIFFERS, NO_TESTS = 0, 1, 3, 33
+"""Exit codes as mutmut reads them; ``DIFFERS`` is a mutant that only the comparison with a recorded run kills."""
+
 TO_BE_JUDGED = None
 _SQL = re.compile(
     r'(?:execute(?:many|script)?\(|run\(|_rows\(|query = |^ *)"(?:SELECT|INSERT|DELETE|CREATE|PRAGMA|BEGIN|COMMIT)\b'
 )
+_LOG_LINE = re.compile(r"\blog\.(?:debug|info|warning|error|exception)\(")
 GENERATED, REACH = ROOT / "mutants/generated.json", ROOT / "mutants/reach.json"
 """By source, the hash of what its mutants were made from; by test, its file's hash, CPU seconds and functions."""
 
 
 @dataclass
 class Reach:
-    """Which tests call a function, and each test's CPU seconds."""
+    """Which tests call a function, each test's CPU seconds, and which tests compare a run with its first record."""
 
+    recorded: set[str] = field(default_factory=set)
     tests_of: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -68,12 +82,17 @@ class Reach:
         module = function.rpartition(".")[0].rpartition(".")[2]
         chosen: list[str] = []
         total = 0.0
-        for test in sorted(self.tests_of[function], key=lambda t: (f"/test_{module}.py" not in t, self.seconds[t], t)):
+        tests = [test for test in self.tests_of[function] if test not in self.recorded]
+        for test in sorted(tests, key=lambda t: (f"/test_{module}.py" not in t, self.seconds[t], t)):
             if chosen and total + self.seconds[test] > most_seconds:
                 break
             chosen.append(test)
             total += self.seconds[test]
         return chosen
+
+    def comparisons_for(self, function: str) -> list[str]:
+        """The recorded runs that call ``function``, the shortest first."""
+        return sorted(self.recorded.intersection(self.tests_of[function]), key=lambda t: (self.seconds[t], t))
 
 
 class MutantRunner:
@@ -87,16 +106,26 @@ class MutantRunner:
         """Measure the collected tests, then judge the mutants until the time is up."""
         gc.freeze()
         items = {item.nodeid: item for item in session.items}
+        recorded = {name for name, item in items.items() if item.get_closest_marker("recorded")}
+        if broken := [name for name in recorded if not _passes(items[name])]:  # makes the first records
+            sys.exit(f"recorded runs that differ without a mutant: {broken}")
         reach = self._measured(items)
+        reach.recorded = recorded & reach.seconds.keys()
         caches = _caches()
         deadline = time.monotonic() + self.options.seconds
 
-        def judge(mutant: str) -> int:
-            tests = reach.tests_for(mutant.rpartition("__mutmut_")[0], self.options.test_seconds)
-            if not tests:
-                return NO_TESTS
+        def ends(mutant: str, tests: Sequence[str]) -> int:
             planned = sum(reach.seconds[test] for test in tests)
             return _in_fork(lambda: _fails(mutant, [items[t] for t in tests], caches), cpu_seconds=10 + 8 * planned)
+
+        def judge(mutant: str) -> int:
+            function = mutant.rpartition("__mutmut_")[0]
+            tests, comparisons = reach.tests_for(function, self.options.test_seconds), reach.comparisons_for(function)
+            if tests and ends(mutant, tests) == KILLED:
+                return KILLED
+            if any(ends(mutant, [each]) == KILLED for each in comparisons):
+                return DIFFERS
+            return SURVIVED if tests or comparisons else NO_TESTS
 
         def worker(share: int) -> Iterator[object]:
             for mutant in self.mutants[share :: self.options.processes]:
@@ -303,8 +332,32 @@ def metas() -> Iterator[tuple[Path, dict[str, Any]]]:
 def to_judge(only: list[str], again: bool) -> list[str]:
     """Mutants that match one of the patterns and have no result yet; with ``again``, survivors too."""
     open_codes = (TO_BE_JUDGED, SURVIVED, NO_TESTS) if again else (TO_BE_JUDGED,)
+    left_out = log_lines()
     names = [name for _, meta in metas() for name, code in meta["exit_code_by_key"].items() if code in open_codes]
-    return [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in only)]
+    return [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in only) and name not in left_out]
+
+
+@cache
+def log_lines() -> frozenset[str]:
+    """Mutants that change only what a line of the log says: no program reads it, so they are not judged.
+
+    A call of the log is one line in the mutated packages; a mutant that changes no other line is one of these.
+    """
+    found = set()
+    for file, meta in metas():
+        source = file.relative_to(ROOT / "mutants").with_suffix("")
+        text = (ROOT / source).read_text()
+        logging = {
+            node.name
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.FunctionDef) and _LOG_LINE.search(ast.get_source_segment(text, node) or "")
+        }
+        for mutant in meta["exit_code_by_key"] if logging else ():
+            if re.split("x_|ǁ", mutant.rpartition("__mutmut_")[0])[-1] in logging:
+                lines = [line for line in _change(mutant, source).splitlines() if line[0] == "-"]
+                if all(_LOG_LINE.search(line) for line in lines):
+                    found.add(mutant)
+    return frozenset(found)
 
 
 def keep(codes: dict[str, int]) -> None:
@@ -316,38 +369,58 @@ def keep(codes: dict[str, int]) -> None:
             file.write_text(json.dumps(meta, indent=4))
 
 
-def report(least: float) -> int:
-    """Print the table by package, write the survivors with their changes; the exit code."""
+def report(least: float, table: Path) -> int:
+    """Print the table by package, write it with one by module to ``table``, list the survivors; the exit code."""
     reasons = tomllib.loads((ROOT / "tests/equivalent_mutants.toml").read_text())["mutant"]
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    packages: dict[str, Counter[str]] = defaultdict(Counter)
+    modules: dict[str, Counter[str]] = defaultdict(Counter)
     survivors: list[str] = []
     for file, meta in metas():
-        package = file.relative_to(ROOT / "mutants/src/shoal").parts[0]
         source = file.relative_to(ROOT / "mutants").with_suffix("")
+        module = source.relative_to("src/shoal")
         for mutant, code in meta["exit_code_by_key"].items():
-            verdict = _verdict(code)
+            verdict = "log line" if mutant in log_lines() else _verdict(code)
             if verdict in ("survived", "no tests"):
                 change = _change(mutant, source)
                 if any(r["function"] in mutant and r["change"] in change for r in reasons) or _case_of_sql(change):
                     verdict = "equivalent"
                 else:
                     survivors.append(f"{verdict}: {mutant}\n{change}\n")
-            counts[package][verdict] += 1
-    counts["all"] = sum(counts.values(), Counter())
-    for package, count in counts.items():
-        if judged := sum(count.values()) - count["not run"] - count["equivalent"]:
-            print(f"{package:10} {judged:6,} judged, {count['killed'] / judged:6.1%} killed, {dict(count)}")
+            modules[str(module.with_suffix(""))][verdict] += 1
+    for name, count in modules.items():
+        packages[name.split("/")[0]] += count
+    packages["all"] = total = sum(modules.values(), Counter())
+    lines = [*_rows(packages), f"not judged: {total['log line']} log lines, {total['equivalent']} equivalent survivors"]
+    print("\n".join(lines))
+    table.write_text("\n".join([*lines, "", *_rows(modules)]) + "\n")
     (ROOT / "mutants" / "survivors.txt").write_text("\n".join(survivors))
-    print(f"{len(survivors)} survivors are listed in mutants/survivors.txt")
-    total = counts["all"]
-    judged = sum(total.values()) - total["not run"] - total["equivalent"]
-    return 0 if judged and total["killed"] / judged >= least else 1
+    print(f"{len(survivors)} survivors are listed in mutants/survivors.txt, the modules in {table}")
+    judged, killed = _totals(total)
+    return 0 if judged and killed / judged >= least else 1
+
+
+def _rows(counts: Mapping[str, Counter[str]]) -> Iterator[str]:
+    yield f"{'':26} {'judged':>7} {'killed':>7} {'only by comparison':>19} {'survived':>9} {'no tests':>9}"
+    for name, count in counts.items():
+        judged, killed = _totals(count)
+        if judged:
+            compared = count["differs"] / judged
+            yield (
+                f"{name:26} {judged:7,} {killed / judged:7.1%} {compared:19.1%} {count['survived']:9,}"
+                f" {count['no tests']:9,}"
+            )
+
+
+def _totals(count: Counter[str]) -> tuple[int, int]:
+    """The mutants judged, and those killed."""
+    killed = count["killed"] + count["differs"]
+    return killed + count["survived"] + count["no tests"], killed
 
 
 def _verdict(code: int | None) -> str:
     if code is TO_BE_JUDGED:
         return "not run"
-    return {SURVIVED: "survived", NO_TESTS: "no tests"}.get(code, "killed")
+    return {SURVIVED: "survived", NO_TESTS: "no tests", DIFFERS: "differs"}.get(code, "killed")
 
 
 def _change(mutant: str, source: Path) -> str:
@@ -375,7 +448,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the order of the mutants")
     parser.add_argument("--again", action="store_true", help="judge survivors again")
     parser.add_argument("--fresh", action="store_true", help="forget all results first: the next sample is independent")
+    parser.add_argument("--table", type=Path, default=ROOT / "mutants/table.txt", help="file for the table by module")
     options = parser.parse_args()
+    options.table = options.table.absolute()
     os.chdir(ROOT)
     generate(options.processes)
     if options.fresh:
@@ -390,7 +465,7 @@ def main() -> int:
     pytest.main(["--rootdir=.", "-q", *settings["pytest_add_cli_args"], *tests], plugins=[runner])
     os.chdir(ROOT)
     keep(runner.codes)
-    return report(LEAST_KILLED)
+    return report(LEAST_KILLED, options.table)
 
 
 if __name__ == "__main__":
