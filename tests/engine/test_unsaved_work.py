@@ -201,6 +201,16 @@ def test_a_job_that_cannot_be_stopped_is_neither_resized_nor_moved() -> None:
     assert not judgement.commands
 
 
+def test_a_job_that_cannot_be_stopped_stays_spread_where_the_policy_wants_it_on_one_node() -> None:
+    apart = Placement(((0, 1), (1, 1)))
+    rows = [script("spread", 0, 2), job("other", 1)]
+    moment = snapshot(rows, "gpu:2x2", held={"spread": apart})
+    judgement, granted = judged(moment, Says({"spread": Grant(2, consolidated=True), "other": Grant(1)}))
+    assert granted == {"spread": 2, "other": 1}
+    assert [type(command) for command in judgement.commands] == [Start]
+    assert judgement.verdicts["spread"].reason.sentence().startswith("keeps its 2 GPUs: a stop would lose")
+
+
 def test_the_network_placer_moves_no_job_that_cannot_be_stopped() -> None:
     rows = [job("one"), job("two", 1), job("wide", 2, 2)]
     apart = {"one": Placement(((0, 1),)), "two": Placement(((1, 1),))}

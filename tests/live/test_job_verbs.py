@@ -190,6 +190,7 @@ def test_the_priority_of_all_jobs_of_a_name_changes_which_start_next(tmp_path: P
         durable.result(20)
         assert ids == sweep
         assert [plane.job(id, None).job.priority for id in (first, *sweep, his)] == [0, 4, 4, 0]
+        assert "priority set to 4 by ann" in [moment.what for moment in plane.job(sweep[1], None).story]
         obey(plane, "gpu-0", statuses=(0,))
         soon(lambda: [run.id for run in sync(plane, "gpu-0", []).runs if run.phase != "stop"] == sweep[:1])
         assert "starts first" in reason(plane, first)

@@ -50,6 +50,15 @@ def test_a_node_joins_and_runs_jobs_that_were_too_wide(tmp_path: Path) -> None:
     assert [story.id for story in stories] == [wide]
 
 
+def test_no_node_joins_beyond_the_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.live.members.MOST_LIVE_NODES", 2)
+    with opened(tmp_path, "gpu:1x2") as plane:
+        add(plane, "second")
+        with refusal("node: 'third': is one more than 2, and a control plane serves at most 20,000: run several"):
+            add(plane, "third")
+        assert list(shown(plane)) == ["gpu-0", "second"]
+
+
 def test_a_node_of_a_new_kind_joins(tmp_path: Path) -> None:
     with opened(tmp_path, "gpu:1x2") as plane:
         with refusal("kinds: 'h100': unknown; choose one of gpu"):

@@ -58,6 +58,17 @@ JUST_POSSIBLE = {
     "the smallest figures": replace(SAID, noise=0.0, noise_batch=1, seen_gpus=1, batch=BatchSetting(1, 0)),
     "the smallest fit": replace(SAID, fits=(("gpu", replace(FIT, gamma=1.0, most_local=1, gpus=0, nodes=0)),)),
     "the largest overlap": replace(SAID, fits=(("gpu", replace(FIT, gamma=10.0)),)),
+    "the largest counts": replace(SAID, noise_batch=10_000_000, seen_gpus=10_000_000, batch=BatchSetting(10_000_000)),
+    "the most accumulation": replace(SAID, batch=BatchSetting(128, 10_000_000)),
+    "the largest noise": replace(SAID, noise=1e15),
+    "the longest time": replace(SAID, fits=(("gpu", replace(FIT, network=(1e15, 0.0))),)),
+    "the largest fit": replace(
+        SAID, fits=(("gpu", replace(FIT, most_local=10_000_000, gpus=10_000_000, nodes=10_000_000)),)
+    ),
+    "the shortest step": replace(SAID, fits=(("gpu", replace(FIT, compute=(1e-12, 0.0))),)),
+    "an exact fit that takes no time to exchange": replace(
+        SAID, fits=(("gpu", replace(FIT, node=(0.0, 0.0), error=0.0)),)
+    ),
     "steps whose time is all in the batch": replace(SAID, fits=(("gpu", replace(FIT, compute=(0.0, 0.001))),)),
 }
 
@@ -145,6 +156,12 @@ def test_a_batch_size_that_the_script_changed_is_reported_with_its_new_speed_onc
     changed = it.say(1.0, done=7.0, session=SessionReport(rate=3.0, batch_size=128))
     assert changed == [BatchChanged(4.0, 0, 1, 3.0, 7.0, 128)]
     assert it.say(1.0, done=10.0, session=SessionReport(rate=3.0, batch_size=128)) == []
+
+
+def test_a_script_that_begins_with_another_batch_size_than_declared_has_changed_it() -> None:
+    it = stage(None)
+    changed = it.say(1.0, done=3.0, session=SessionReport(rate=3.0, batch_size=128))
+    assert changed == [BatchChanged(2.0, 0, 1, 3.0, 3.0, 128)]
 
 
 def test_a_job_that_adapts_reports_a_profile_and_gets_its_limits() -> None:
