@@ -188,6 +188,38 @@ def test_decisions_that_differ_have_different_digests(other: Verdict) -> None:
     assert Verdicts.of(moment, {**one, "a": other}).digest() != Verdicts.of(moment, one).digest()
 
 
+def test_a_column_that_is_not_contiguous_has_the_digest_of_its_copy() -> None:
+    moment = three()
+    verdicts = Verdicts.of(moment, {"a": Grant(2, kind="v100"), "b": Grant(1, kind="k80"), "c": Refusal()})
+    assert verdicts.kinds is not None
+    whole, wide = verdicts.digest(), np.repeat(verdicts.kinds, 2)
+    verdicts.kinds = wide[::2]
+    assert not verdicts.kinds.flags.c_contiguous
+    assert verdicts.digest() == whole
+
+
+def test_a_pinned_job_gets_its_seats_and_shares_them_with_no_job() -> None:
+    moment, seats = three(), Placement(((0, 1), (1, 1)))
+    given: dict[str, Verdict] = {
+        "a": Grant(2, kind="v100", shared_with="b", consolidated=True),
+        "b": Grant(2, kind="v100"),
+        "c": Grant(1, kind="k80"),
+    }
+    before = Verdicts.of(moment, given)
+    after = before.pinned({0: seats})
+    columns = (after.gpus, after.kinds, after.partners, after.consolidated)
+    assert [None if column is None else column.tolist() for column in columns] == [
+        [2, 2, 1],
+        [-1, 0, 1],
+        [-1, -1, -1],
+        [False, False, False],
+    ]
+    assert (after.placements, before.placements) == ({0: seats}, {})
+    assert after.at(0) == Grant(2, placement=seats, consolidated=True)
+    assert before.at(0) == given["a"]
+    assert before.pinned({}) is before
+
+
 def test_a_misspelt_name_is_met_with_the_nearest_and_a_hopeless_one_with_all() -> None:
     assert nearest("fifoo", ["fifo", "las", "srtf"]) == "unknown; did you mean fifo?"
     assert nearest("zzz", ["las", "fifo"]) == "unknown; choose one of fifo, las"

@@ -376,6 +376,13 @@ def test_quotas_bound_what_waits_and_runs_and_outlive_a_restart(tmp_path: Path) 
     assert derived.decisions > 0
 
 
+def test_a_quota_that_guarantees_more_than_it_allows_is_refused(tmp_path: Path) -> None:
+    with opened(tmp_path) as plane:
+        with refusal("guaranteed: 2: guaranteed (2) must not be above gpus (1), the most at once"):
+            plane.set_quota(QuotaMessage(tenant="ann", gpus=1, guaranteed=2))
+        assert plane.quotas() == []
+
+
 def test_jobs_on_their_way_to_the_journal_count_as_waiting() -> None:
     accounts, limit, durable = Accounts(()), QueueLimit(), Future[None]()
     accounts.quotas["ann"] = Quota(queued=1)

@@ -26,6 +26,16 @@ def test_decisions_are_numbered_back_from_the_last_one() -> None:
     assert (log.at(6), log.at(9), log.at(5), log.at(10)) == (1.0, 5.0, None, None)
 
 
+def test_who_watches_decisions_gets_the_number_the_seconds_and_the_moves_of_each() -> None:
+    seen: list[tuple[object, ...]] = []
+    log = DecisionLog(watch=lambda *found: seen.append(found))
+    log.took = 0.5
+    log.note(1.0, [("start", "a", "ann")])
+    log.took = 0.25
+    log.note(2.0, [])
+    assert seen == [(0, 0.5, (("start", "a", "ann"),)), (1, 0.25, ())]
+
+
 def test_the_moves_kept_are_bounded_however_many_jobs_a_decision_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.live.decision_log._MOST_MOVED", 4)
     monkeypatch.setattr("shoal.live.decision_log._MOST_MOVES", 10)

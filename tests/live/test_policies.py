@@ -6,7 +6,14 @@ import pytest
 from tests.live.test_control_plane import job, opened, soon, state, submit
 from tests.refusals import refusal
 
+from shoal.core.decision import Grant, Verdicts
+from shoal.engine.moves import StopStartPlanner
+from shoal.live.shadow_policy import ShadowPolicy
+from shoal.placement.packed import PackedPlacer
+from shoal.policy.classic.fifo import Fifo
 from shoal.scenario.replay import policies_of, replay_file
+from shoal.testing.builders import job as job_of
+from shoal.testing.builders import snapshot
 from shoal.wire.messages import NewNode
 
 HOME = "home"
@@ -53,6 +60,17 @@ def test_a_shadow_policy_keeps_what_it_would_have_done_and_shows_a_tenant_its_ow
         assert {use.tenant for use in row("bo").tenants} <= {"bo"}
         plane.policies.shadow(None)
         assert plane.policies.in_force("fifo", None).shadow is None
+
+
+def test_a_shadow_policy_that_is_busy_skips_all_waiting_decisions_but_the_last_and_none_once_closed() -> None:
+    moment = snapshot([job_of("a")], "gpu:1x1")
+    shadow = ShadowPolicy("fifo", Fifo(), PackedPlacer(), StopStartPlanner(), 1000.0, 5.0)
+    for number in range(3):
+        shadow.offer(number, moment, Verdicts.of(moment, {"a": Grant(1)}))
+    assert (shadow.row.policy, shadow.row.since, shadow.row.skipped) == ("fifo", 1005.0, 2)
+    shadow.close()
+    shadow.offer(3, moment, Verdicts.of(moment, {"a": Grant(1)}))
+    assert (shadow.row.skipped, shadow.row.compared) == (2, 0)
 
 
 def test_a_shadow_policy_that_fails_says_why_and_decisions_go_on(

@@ -51,6 +51,19 @@ def test_the_throughput_of_an_adaptive_job_is_its_goodput_over_its_efficiency() 
     assert point.throughput == pytest.approx(10.0 * (96 + 160) / (96 + 32))
 
 
+def test_the_figures_of_jobs_that_are_no_longer_in_memory_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.live.training_figures._SLACK", 0)
+    found = figures()
+    found.take(report(loss=1.0), 2.0)
+    found.accounts.apply_events([JobSubmitted(3.0, JobSpec("b", 3.0, 1, 100.0, 1, 1))])
+    found.accounts.apply_commands(3.0, [Start(1, 1, Placement(((0, 1),)))])
+    del found.accounts.accounts[0], found.accounts.live[0]
+    found.take(AgentReport(protocol=1, node="n0", boot="b", known=0, runs=[
+        RunReport(job=1, incarnation=1, phase="running", done=5.0, session=SessionReport(loss=2.0))
+    ]), 4.0)  # fmt: skip
+    assert (found.of(0), [point.loss for point in found.of(1)]) == ([], [2.0])
+
+
 def test_a_checkpoint_is_as_old_as_its_first_report() -> None:
     found = figures()
     for at, saved in ((2.0, 0.0), (10.0, 4.0), (30.0, 4.0), (40.0, 8.0)):

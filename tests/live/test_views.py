@@ -26,7 +26,7 @@ from shoal.core.events import (
     JobSuspended,
     NodeLost,
 )
-from shoal.core.job import JobSpec, Launch
+from shoal.core.job import Conditions, JobSpec, Launch
 from shoal.core.lifecycle import JobState
 from shoal.core.reasons import Reason, in_words
 from shoal.core.topology import Placement, parse_cluster
@@ -204,6 +204,14 @@ def test_the_expected_start_is_not_before_the_job_may_start(
     views = scene.views(scene.last(), forecasts={"b": StartForecast(20.0, 1.0, 50.0)})
     (row,) = (row for row in scene.rows(views) if row.id == "b")
     assert row.start == expected
+
+
+def test_a_job_that_waits_for_another_is_expected_to_start_as_forecast() -> None:
+    after = Conditions(after=(("a", "ok"),))
+    scene = Scene("gpu:2x2", spec("a", 4), spec("b", 2, conditions=after), placed={})
+    forecast = StartForecast(20.0, 1.0, 50.0)
+    rows = scene.rows(scene.views(scene.last(), forecasts={"b": forecast}))
+    assert {row.id: (row.state, row.start) for row in rows} == {"a": ("pending", None), "b": ("held", forecast)}
 
 
 def test_nodes_say_how_much_of_their_last_hour_jobs_held() -> None:

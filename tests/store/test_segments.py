@@ -8,11 +8,12 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from tests.refusals import refusal
 
 from shoal.core.events import EventBatch, NodeLost
 from shoal.store.codec import Base, Header, Record
 from shoal.store.journal import JournalFile, SqliteJournal
-from shoal.store.segments import archived, recover, segments, switch
+from shoal.store.segments import ARCHIVE, archived, last_verdicts, recover, segments, switch
 
 SETTINGS = {"policy": "fifo"}
 STEPS = ("written", "closed", "linked", "replaced")
@@ -83,6 +84,32 @@ def test_a_switch_that_is_killed_after_any_step_loses_nothing(
     assert everything(path) == [batch(1), batch(2)]
     assert len(archived(path)) == (at == "replaced")
     assert not list(tmp_path.glob("next*"))
+
+
+def test_the_last_verdicts_of_a_job_are_read_from_as_many_segments_as_have_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.store.segments._MOST_VERDICTS", 3)
+    journal, path = begun(tmp_path), tmp_path / "journal.sqlite"
+    for at in range(1, 7):
+        journal.record_verdict(float(at), 0, f"verdict {at}")
+        journal.record_verdict(float(at), 1, "of another job")
+        journal.commit()
+        if at in (2, 3):
+            assert switch(journal, Base(b"state"))
+    journal.close()
+    archived(path)[0].write_bytes(b"")  # the last two segments have enough
+    assert last_verdicts(path, 0) == [(4.0, "verdict 4"), (5.0, "verdict 5"), (6.0, "verdict 6")]
+
+
+def test_a_journal_has_at_most_a_million_segments(tmp_path: Path) -> None:
+    journal = begun(tmp_path)
+    archive = tmp_path / ARCHIVE
+    archive.mkdir()
+    (archive / "999999.sqlite").touch()
+    with refusal(f"archive: '{archive}': holds a million segments; move them away"):
+        switch(journal, Base(b"state"))
+    journal.close()
 
 
 def test_a_journal_that_is_being_read_is_not_switched(tmp_path: Path) -> None:
