@@ -1,11 +1,11 @@
 """Mutation tests: change one expression at a time, run the tests that reach it, list the changes that no test notices.
 
-mutmut writes the mutants to ``mutants/src``; this program runs them. It collects the tests once, notes which functions
-each test calls and its CPU time, and then judges every mutant in a forked process: the tests that call the changed
-function run until one fails, the ones named after its module first, then the shortest. A mutant is judged by at most
+mutmut writes the mutants to ``mutants/src``; this program runs them. It collects the tests once, notes which lines each
+test runs and its CPU time, and then judges every mutant in a forked process: the tests that run the changed line run
+until one fails, the ones named after its module first, then the shortest. A mutant is judged by at most
 ``--test-seconds`` of tests: one that survives those counts as survived, so the fraction killed is a lower bound.
 
-A mutant that these tests let live is judged by the recorded runs that call the changed function (tests marked
+A mutant that these tests let live is judged by the recorded runs that run the changed line (tests marked
 ``recorded``: trials of the control plane and simulations), each in a forked process of its own. Their first records are
 made here with unchanged code, before any mutant; a mutant with which a record differs counts as killed by comparison.
 
@@ -54,6 +54,8 @@ os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "CI": "1"}
 import pytest
 from _pytest.runner import runtestprotocol
 
+from mutant_lines import MutatedFiles, lines_run  # type: ignore[import-not-found]  # beside this program
+
 ROOT = Path(__file__).resolve().parents[1]
 LEAST_KILLED = 0.90
 MUTATED = ("shoal.core", "shoal.engine", "shoal.live", "shoal.store", "shoal.policy.base")
@@ -64,35 +66,52 @@ TO_BE_JUDGED = None
 _SQL = re.compile(
     r'(?:execute(?:many|script)?\(|run\(|_rows\(|query = |^ *)"(?:SELECT|INSERT|DELETE|CREATE|PRAGMA|BEGIN|COMMIT)\b'
 )
+_EXCUSES = (
+    ("zip(", re.compile(r", (?:strict=\w+)?(?=\))"), "strict of zip only reports a mistake in the code"),
+    (".get(", re.compile(r", (?:None)?(?=\))"), "None is the default of get"),
+    ("threading.Thread(", re.compile(r'name=(?:"[\w-]+"|None), '), "the name of a thread is for debuggers"),
+)
+"""Changes that no test can notice: what the line contains, what the change is about, and the reason."""
+
 _LOG_LINE = re.compile(r"\blog\.(?:debug|info|warning|error|exception)\(")
 GENERATED, REACH = ROOT / "mutants/generated.json", ROOT / "mutants/reach.json"
-"""By source, the hash of what its mutants were made from; by test, its file's hash, CPU seconds and functions."""
+"""By source, the hash of what its mutants were made from; by test, its file's hash, CPU seconds and lines."""
 
 
 @dataclass
 class Reach:
-    """Which tests call a function, each test's CPU seconds, and which tests compare a run with its first record."""
+    """Which tests run a line of a function, each test's CPU seconds, and which tests compare a run with a record."""
 
+    files: MutatedFiles
     recorded: set[str] = field(default_factory=set)
-    tests_of: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    tests_of: dict[str, dict[int, set[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(set)))
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def tests_for(self, function: str, most_seconds: float) -> list[str]:
-        """The tests that call ``function``, the likeliest to fail first, about ``most_seconds`` long in all."""
-        module = function.rpartition(".")[0].rpartition(".")[2]
+    def add(self, test: str, seconds: float, lines: Mapping[str, Sequence[int]]) -> None:
+        """Add a test that runs these lines of functions."""
+        self.seconds[test] = seconds
+        for function, numbers in lines.items():
+            for number in numbers:
+                self.tests_of[function][number].add(test)
+
+    def tests_for(self, mutant: str, most_seconds: float) -> tuple[list[str], list[str]]:
+        """The tests that run the changed lines, the likeliest to fail first, about ``most_seconds`` long in all.
+
+        The second list has the recorded runs that do, the shortest first. Where no test runs these lines, those of the
+        whole function count: the first line of a statement may stand for all of it.
+        """
+        function = mutant.rpartition("__mutmut_")[0]
+        module, lines = function.rpartition(".")[0].rpartition(".")[2], self.tests_of[function]
+        found = set[str]().union(*(lines[n] for n in self.files.changed(mutant) if n in lines))
+        found = found or set[str]().union(*lines.values())
         chosen: list[str] = []
         total = 0.0
-        tests = [test for test in self.tests_of[function] if test not in self.recorded]
-        for test in sorted(tests, key=lambda t: (f"/test_{module}.py" not in t, self.seconds[t], t)):
+        for test in sorted(found - self.recorded, key=lambda t: (f"/test_{module}.py" not in t, self.seconds[t], t)):
             if chosen and total + self.seconds[test] > most_seconds:
                 break
             chosen.append(test)
             total += self.seconds[test]
-        return chosen
-
-    def comparisons_for(self, function: str) -> list[str]:
-        """The recorded runs that call ``function``, the shortest first."""
-        return sorted(self.recorded.intersection(self.tests_of[function]), key=lambda t: (self.seconds[t], t))
+        return chosen, sorted(found & self.recorded, key=lambda t: (self.seconds[t], t))
 
 
 class MutantRunner:
@@ -119,8 +138,7 @@ class MutantRunner:
             return _in_fork(lambda: _fails(mutant, [items[t] for t in tests], caches), cpu_seconds=10 + 8 * planned)
 
         def judge(mutant: str) -> int:
-            function = mutant.rpartition("__mutmut_")[0]
-            tests, comparisons = reach.tests_for(function, self.options.test_seconds), reach.comparisons_for(function)
+            tests, comparisons = reach.tests_for(mutant, self.options.test_seconds)
             if tests and ends(mutant, tests) == KILLED:
                 return KILLED
             if any(ends(mutant, [each]) == KILLED for each in comparisons):
@@ -141,40 +159,37 @@ class MutantRunner:
         return True
 
     def _measured(self, items: dict[str, pytest.Item]) -> Reach:
-        """What the tests call, read from the last measurement where neither their file nor the functions changed."""
-        functions = sorted(name for _, meta in metas() for name in meta["hash_by_function_name"])
-        known = json.loads(REACH.read_text()) if REACH.exists() else {"functions": [], "tests": {}}
-        if known["functions"] != functions:
+        """The lines that tests run, read from the last measurement where neither their file nor a function changed."""
+        functions = {str(file.relative_to(ROOT)): meta["hash_by_function_name"] for file, meta in metas()}
+        known = json.loads(REACH.read_text()) if REACH.exists() else {}
+        if known.get("functions") != functions:
             known = {"functions": functions, "tests": {}}
+        reach = Reach(MutatedFiles(ROOT / "mutants/src"))
         hashes = {test: _hash(item.path) for test, item in items.items()}
         new = [test for test in items if known["tests"].get(test, [""])[0] != hashes[test]]
 
         def worker(share: int) -> Iterator[object]:
-            called: set[str] = set()
-            _trampoline().record_trampoline_hit = lambda name, caller=None: called.add(name)
-            _activate("stats")
+            _activate("")
             caches = _caches()
-            for test in new[share :: self.options.processes]:
-                for clear in caches:
-                    clear()  # else only the first test that needs a cached answer would call the function
-                called.clear()
-                begun = time.process_time()
-                if _passes(items[test]):
-                    yield test, time.process_time() - begun, sorted(called)
-                else:
-                    print(f"fails without a mutant, left out: {test}", file=sys.stderr)
+            with lines_run(reach.files) as take:
+                for test in new[share :: self.options.processes]:
+                    for clear in caches:
+                        clear()  # else only the first test that needs a cached answer would run its function
+                    take()
+                    begun = time.process_time()
+                    if _passes(items[test]):
+                        yield test, time.process_time() - begun, reach.files.functions(take())
+                    else:
+                        print(f"fails without a mutant, left out: {test}", file=sys.stderr)
 
-        for test, seconds, called in _in_parallel(worker, self.options.processes):
-            known["tests"][test] = hashes[test], seconds, called
-            if len(known["tests"]) % 100 == 0:
+        for test, seconds, lines in _in_parallel(worker, self.options.processes):
+            known["tests"][test] = hashes[test], seconds, lines
+            if len(known["tests"]) % 300 == 0:
                 REACH.write_text(json.dumps(known))
         REACH.write_text(json.dumps(known))
-        reach = Reach()
-        for test, (hash_, seconds, called) in known["tests"].items():
+        for test, (hash_, seconds, lines) in known["tests"].items():
             if hashes.get(test) == hash_:
-                reach.seconds[test] = seconds
-                for function in called:
-                    reach.tests_of[function].append(test)
+                reach.add(test, seconds, lines)
         print(f"{len(reach.seconds)} tests, {sum(reach.seconds.values()):.0f} CPU s", file=sys.stderr)
         return reach
 
@@ -375,6 +390,7 @@ def report(least: float, table: Path) -> int:
     packages: dict[str, Counter[str]] = defaultdict(Counter)
     modules: dict[str, Counter[str]] = defaultdict(Counter)
     survivors: list[str] = []
+    excuses: Counter[str] = Counter()
     for file, meta in metas():
         source = file.relative_to(ROOT / "mutants").with_suffix("")
         module = source.relative_to("src/shoal")
@@ -382,7 +398,9 @@ def report(least: float, table: Path) -> int:
             verdict = "log line" if mutant in log_lines() else _verdict(code)
             if verdict in ("survived", "no tests"):
                 change = _change(mutant, source)
-                if any(r["function"] in mutant and r["change"] in change for r in reasons) or _case_of_sql(change):
+                listed = any(r["function"] in mutant and r["change"] in change for r in reasons)
+                if excuse := "tests/equivalent_mutants.toml" if listed else _excuse(change):
+                    excuses[excuse] += 1
                     verdict = "equivalent"
                 else:
                     survivors.append(f"{verdict}: {mutant}\n{change}\n")
@@ -390,7 +408,8 @@ def report(least: float, table: Path) -> int:
     for name, count in modules.items():
         packages[name.split("/")[0]] += count
     packages["all"] = total = sum(modules.values(), Counter())
-    lines = [*_rows(packages), f"not judged: {total['log line']} log lines, {total['equivalent']} equivalent survivors"]
+    lines = [*_rows(packages), f"{total['log line']:,} that change only a line of the log are not judged"]
+    lines += [f"{count:,} survivors do not count: {why}" for why, count in excuses.most_common()]
     print("\n".join(lines))
     table.write_text("\n".join([*lines, "", *_rows(modules)]) + "\n")
     (ROOT / "mutants" / "survivors.txt").write_text("\n".join(survivors))
@@ -431,10 +450,15 @@ def _change(mutant: str, source: Path) -> str:
     return "\n".join(line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---"))
 
 
-def _case_of_sql(change: str) -> bool:
-    """Return whether a change is one of upper and lower case in a statement of SQL, which does not distinguish them."""
-    out, put = ("".join(line[1:] for line in change.splitlines() if line[0] == sign) for sign in "-+")
-    return out.lower() == put.lower() and _SQL.search(out) is not None
+def _excuse(change: str) -> str:
+    """Return why no test can notice a change, if that follows from its form; else ""."""
+    out, put = ("".join(line[1:].strip() for line in change.splitlines() if line[0] == sign) for sign in "-+")
+    if out.lower() == put.lower() and _SQL.search(out):
+        return "SQL does not distinguish upper and lower case"
+    for where, what, why in _EXCUSES:
+        if where in out and what.search(out) and what.sub("", out) == what.sub("", put):
+            return why
+    return ""
 
 
 def main() -> int:
