@@ -23,13 +23,14 @@ NATIVE = Abilities(native=True, users=True, images=True, sharing=False)
 
 @dataclass
 class Ahead:
-    """A clock that the test sets ahead."""
+    """A clock that the test sets ahead, or stops at a time."""
 
     clock: Clock
     seconds: float = 0.0
+    stopped_at: float | None = None
 
     def now(self) -> float:
-        return self.clock.now() + self.seconds
+        return self.clock.now() + self.seconds if self.stopped_at is None else self.stopped_at
 
 
 def set_ahead(plane: ControlPlane) -> Ahead:
@@ -269,6 +270,25 @@ def test_a_run_that_its_engine_refuses_for_longer_than_its_patience_ends_with_th
         soon(lambda: any(cause in moment.what for moment in plane.job(id, None).story))
 
 
+@pytest.mark.parametrize(("seconds", "ends"), [(299.9, False), (300.0, True)])
+def test_a_refused_run_ends_when_its_patience_is_over_and_not_before(
+    tmp_path: Path, seconds: float, ends: bool
+) -> None:
+    with native(tmp_path) as plane:
+        engine = FakeEngine([Site("gpu-0", "gpu", 2)], abilities=NATIVE, refuses="Invalid account")
+        tender, clock = native_tender(plane, engine), set_ahead(plane)
+        id = started(plane)
+        clock.stopped_at = begun = clock.now()
+        tender.tick()
+        clock.stopped_at = begun + seconds
+        tender.tick()
+        assert engine.opened == [f"{id}.1.gpu-0"] * 2
+        clock.stopped_at = None
+        plane.backend.record().result(20)  # the loop has taken a turn since
+        cause = "slurm gave it no GPUs on gpu-0: it was refused for 300 s (Invalid account)"
+        assert any(cause in moment.what for moment in plane.job(id, None).story) == ends
+
+
 def test_a_run_whose_allocation_waits_for_too_long_ends_with_what_it_waited_for(tmp_path: Path) -> None:
     with native(tmp_path) as plane:
         engine = FakeEngine([Site("gpu-0", "gpu", 2)], abilities=NATIVE)
@@ -322,6 +342,20 @@ def test_the_agent_of_a_run_is_told_its_node_gpus_and_the_longest_grace(tmp_path
         call = ("--node", "gpu-0", "--allocation", name, "--gpus", "2", "--longest-grace", "0.5")
         assert (wanted.call.arguments, wanted.call.token()) == (call, "secret")
         assert wanted.folders == (f"/home/jobs/{id}", f"/home/nodes/{name}")
+
+
+@pytest.mark.parametrize(("ranks", "cpus"), [("gpu", 6), ("node", 3)])
+def test_the_allocation_of_a_run_has_its_cpus_memory_and_a_limit_beyond_its_own(
+    tmp_path: Path, ranks: str, cpus: int
+) -> None:
+    with native(tmp_path) as plane:
+        tender = native_tender(plane, FakeEngine([Site("gpu-0", "gpu", 2)], abilities=NATIVE))
+        submitted = job(gpus=2, grace=10.0, time=100.0, cpus=3, memory=2**30, ranks=ranks)
+        (id,) = submit(plane, submitted)
+        soon(lambda: state(plane, id) == "starting")
+        (wanted,) = tender._wanted_for_runs()
+        assert (wanted.gpus, wanted.cpus, wanted.memory) == (2, cpus, 2**30)
+        assert (wanted.grace, wanted.limit) == (10.0, 230.0), "its run time, its grace and two minutes"
 
 
 def test_a_run_on_a_node_that_its_engine_drains_still_gets_its_allocation(tmp_path: Path) -> None:
