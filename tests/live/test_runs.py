@@ -251,6 +251,20 @@ def test_a_start_clears_the_release_of_the_incarnation_before() -> None:
     assert it.held.releases == {}
 
 
+def test_the_time_limit_of_a_job_that_has_ended_ends_with_it() -> None:
+    it = registry()
+    it.submit(JobSpec("timed", 0.0, 1, None, 1, 1, time=50.0), Launch("job", ("python",)), 0.0)
+    it.carry_out(Start(1, 1, ONE), 1.0)
+    for phase in ("ready", "running"):
+        it.report(0, [run(phase, job=1)], 2.0)
+    it.report(0, [run("ended", 0, 0, job=1)], 5.0)
+    settle(it, 6.0)
+    it.forget([1])
+    events(it)
+    it.release(60.0)
+    assert events(it) == []
+
+
 def test_the_next_incarnation_starts_when_nothing_of_the_last_is_left_anywhere() -> None:
     it = running(BOTH)
     it.carry_out(Resize(0, 2, ONE), 5.0)
