@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 
 from tests.refusals import refusal
 
@@ -12,19 +13,30 @@ from shoal.core.commands import Start, Suspend
 from shoal.core.events import (
     AppBid,
     EventBatch,
+    HoldLifted,
     JobCancelled,
     JobCrashed,
+    JobHeld,
+    JobReleased,
     JobReshaped,
     JobResumed,
+    NodeDrained,
     NodeLost,
+    NodeResumed,
     NodeReturned,
+    PriorityChanged,
+    QuotaSet,
 )
 from shoal.core.job import JobSpec, Launch
+from shoal.core.quota import Quota
 from shoal.core.topology import Placement, parse_cluster
+from shoal.live.accounts import Accounts
 from shoal.live.backend import LiveBackend
 from shoal.live.clock import IDLE_RECORD, WallClock
+from shoal.live.job_verbs import JobVerbs
+from shoal.live.journal_disk import JournalDisk
 from shoal.live.log_reads import ForeignRead
-from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, LogRead, RunReport
+from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, LogRead, PrioritiseMany, RunReport
 
 LEASE = 5.0
 
@@ -131,6 +143,35 @@ def test_a_request_is_answered_when_it_is_durable_and_not_before() -> None:
     assert third.done()
     it.reshape(0, 1, 1, 1)
     assert it.wait(0.0).events == (), "a job that is over keeps its shape"
+
+
+def test_requests_between_two_turns_of_the_loop_are_all_recorded_in_their_order(tmp_path: Path) -> None:
+    it, clock = backend("gpu:1x2")
+    accounts = Accounts(it.topology.nodes)
+    it.submit([(JobSpec("job", 0.0, 1, 100.0, 1, 1), Launch("job", ("train",)))], "answer")
+    accounts.apply_events(it.wait(0.0).events)
+    account = accounts.live[0]
+    account.held_by = "root"
+    verbs = JobVerbs(it, accounts, threading.RLock(), JournalDisk(tmp_path / "journal"), lambda job, tenant: account)
+    it.set_quota("ann", Quota(gpus=1))
+    it.drain("gpu-0", "a fan", "root")
+    it.resume_node("gpu-0")
+    it.bid("app", (0,), ())
+    verbs.hold("job", None, "root")
+    verbs.release("job", None, "root")
+    verbs.prioritise_many(PrioritiseMany(priority=4), None, "ann")
+    it.reshape(0, 2, 1, 2)
+    assert it.wait(clock.time).events == (
+        QuotaSet(0.0, "ann", Quota(gpus=1)),
+        NodeDrained(0.0, 0, "a fan", "root"),
+        NodeResumed(0.0, 0),
+        AppBid(0.0, "app", (0,), ()),
+        JobHeld(0.0, 0, "root", True),
+        HoldLifted(0.0, 0, "root"),
+        JobReleased(0.0, 0),
+        PriorityChanged(0.0, 0, 4, "ann"),
+        JobReshaped(0.0, 0, 2, 1, 2),
+    )
 
 
 def test_when_the_loop_dies_every_request_is_answered_with_the_error() -> None:
