@@ -98,6 +98,8 @@ BEFORE: list[Event | Command] = [
     AppBid(52.0, "sweep", (2, 5), ((1, 2.0), (2, 3.5))),
     NodeLost(53.0, 4),
     NodeDrained(54.0, 3, "a fan", "root"),
+    NodeDrained(54.0, 5, "failed to start ranks"),
+    NodeResumed(54.0, 5, probe=True),
     NodeRemoved(54.0, 4),
     PolicyOverran(55.0, "it took too long"),
 ]
@@ -170,7 +172,8 @@ def test_an_image_has_what_the_state_is_made_of() -> None:
     assert [each.number for each in found.jobs] == [0, 1, 2, 3, 4, 5, 7]
     assert [name for name, _ in found.tenants] == ["ann", "bob", "cy", "dee"]
     assert dict(found.tenants)["dee"] > 0.0
-    assert (found.drained, found.removed, [node.name for node in found.joined]) == (((3, "a fan"),), (4,), ["new"])
+    assert (found.drained, found.probed) == (((3, "a fan"), (5, "failed to start ranks")), (5,))
+    assert (found.removed, [node.name for node in found.joined]) == ((4,), ["new"])
     assert found.bids == (("sweep", StandingBid(52.0, (2, 5), ((1, 2.0), (2, 3.5)))),)
     assert [event.job for event in found.set_aside] == [5]
     assert (dict(found.quotas)["ann"], found.overran) == (Quota(queued=5, gpus=6), "it took too long")
