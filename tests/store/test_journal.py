@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.refusals import refusal
 
 from shoal.core.commands import Decided
 from shoal.core.errors import InputError, JournalError
@@ -132,9 +133,11 @@ def test_a_missing_file_is_an_input_error(tmp_path: Path, name: str) -> None:
 
 
 def test_a_file_that_is_missing_is_refused_with_the_command_that_writes_one(tmp_path: Path) -> None:
-    with pytest.raises(InputError) as refused:
-        list(JournalFile(tmp_path / "nowhere.db").read())
-    assert refused.value.hint == "no such file; `shoal simulate --out DIR` writes one"
+    path = tmp_path / "nowhere.db"
+    with refusal(f"journal: '{path}': no such file; `shoal simulate --out DIR` writes one"):
+        list(JournalFile(path).read())
+    with refusal(f"journal: '{tmp_path}': no such file, but a folder; name the journal.sqlite in it"):
+        list(JournalFile(tmp_path).read())
 
 
 def test_a_journal_without_records_is_refused_as_empty(tmp_path: Path) -> None:
