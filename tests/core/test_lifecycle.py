@@ -53,6 +53,7 @@ def test_the_diagram_has_one_arrow_for_each_transition() -> None:
     assert lines[0] == "stateDiagram-v2"
     arrows = {line.strip() for line in lines[1:]}
     assert len(arrows) == len(lines) - 1 == 1 + len(TRANSITIONS) + len([s for s in JobState if not s.live])
+    assert "[*] --> PENDING: submitted" in arrows
     assert "RUNNING --> STOPPING: stop" in arrows
     assert "STOPPING --> PENDING: stopped" in arrows
     assert "FAILED --> [*]" in arrows

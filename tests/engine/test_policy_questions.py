@@ -68,6 +68,13 @@ def suspend(state: State, number: int, size: int, at: float = 10.0) -> None:
     state.apply_events(at + 1.0, [JobSuspended(at + 1.0, number, 1, 3.0, size, 1.0)])
 
 
+def test_a_node_that_says_why_it_cannot_suspend_runs_suspends_none() -> None:
+    state = suspending("a")
+    assert state.suspensions.nodes.keys() == {0}
+    state.apply_events(6.0, [SuspensionReported(6.0, 0, "cuda", 1000, 2, "its driver is too old")])
+    assert state.suspensions.nodes == {}
+
+
 def test_a_policy_does_not_see_a_job_that_is_set_aside_and_is_asked_again_when_that_ends() -> None:
     state = suspending("a", "b", "c")
     state.apply_events(20.0, [JobSetAside(20.0, 1, "it raised KeyError", 80.0)])

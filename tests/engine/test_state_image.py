@@ -104,9 +104,11 @@ def test_an_image_restores_all_that_a_state_holds() -> None:
 def test_an_image_of_another_version_or_cluster_is_refused() -> None:
     with refusal("the base of this segment cannot be read: it has version none", JournalError):
         decode_image(b"")
-    other = parse_cluster("v100:4x4")
+    other, two = parse_cluster("v100:4x4"), parse_cluster("v100:1x4,k80:1x4")
     with refusal("a base of a cluster of t4 cannot begin a segment on v100", JournalError):
         restore(State(other, ProfiledModel(other, catalog())), image_of(busy()))
+    with refusal("a base of a cluster of v100, k80 cannot begin a segment on v100", JournalError):
+        restore(State(other, ProfiledModel(other, catalog())), image_of(State(two, ProfiledModel(two, catalog()))))
 
 
 def test_a_pair_that_was_found_not_to_fit_is_known_after_a_restore() -> None:

@@ -141,6 +141,15 @@ def test_a_kind_on_which_a_job_cannot_run_is_never_taken() -> None:
     assert served.kinds.tolist() == [1, 0]
 
 
+def test_preferences_below_one_count_as_any_other_in_a_long_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.policy.base._PART", 1)
+    moment = jobs_of(3, 3, 1, 1, cluster=KINDS)
+    wants = np.array([[0.2, 0.1], [0.2, 0.1], [0.0, 0.1], [0.2, 0.1]])
+    served = serve(moment, np.arange(4), preferences=wants)
+    assert served.kinds is not None
+    assert (served.gpus.tolist(), served.kinds.tolist()) == ([3, 3, 1, 1], [0, 1, 1, 0])
+
+
 def two_resnets(**more: Any) -> Snapshot:
     """Two jobs that are faster on a V100 than on a K80; the first runs on the K80."""
     rows = [job(name, model="ResNet-50", batch_size=64, work=1e6) for name in "ab"]
