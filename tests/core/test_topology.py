@@ -2,6 +2,7 @@
 
 import pytest
 from hypothesis import given
+from tests.refusals import refusal
 
 from shoal.core.errors import InputError
 from shoal.core.topology import AcceleratorType, Locality, Node, Placement, Topology, parse_cluster, topology_of
@@ -96,6 +97,20 @@ def test_the_largest_node_and_the_largest_cluster_are_accepted(monkeypatch: pyte
     for spec, group in (("v100:4x1", "v100:4x1"), ("v100:2x1,k80:2x1", "k80:2x1")):
         with pytest.raises(InputError, match=f"'{group}': a cluster can have at most 3 nodes"):
             parse_cluster(spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ("v100:2x1,k80", "'k80' is not TYPE:NODESxGPUS, e.g. v100:9x4,p100:9x4"),
+        ("v100:2x1,k80:0x1", "'k80:0x1' has no GPUs; nodes and GPUs per node must be at least 1"),
+        ("v100:2x0", "'v100:2x0' has no GPUs; nodes and GPUs per node must be at least 1"),
+        ("v100:2x256", "'v100:2x256': a node can have at most 255 GPUs"),
+    ],
+)
+def test_a_group_that_is_no_group_is_refused_with_the_whole_cluster_and_the_reason(spec: str, why: str) -> None:
+    with refusal(f"cluster: {spec!r}: {why}"):
+        parse_cluster(spec)
 
 
 def test_a_caller_may_allow_fewer_or_more_nodes_than_usual(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -233,6 +233,18 @@ def test_a_disk_that_fails_while_old_jobs_are_dropped_does_not_end_the_loop(
         assert (state(plane, first), plane.failed) == ("completed", None)
 
 
+@pytest.mark.parametrize(
+    ("base", "why"),
+    [(b"", "it has version none"), (b"\x7f\x01", "it has version 7f"), (encode_live(Accounts([]))[:1] + b"?", None)],
+)
+def test_a_base_of_another_version_or_with_damage_cannot_be_read(base: bytes, why: str | None) -> None:
+    with pytest.raises(UnreadableBase) as refused:
+        restore_live(Accounts([]), base)
+    cause = refused.value.__cause__
+    assert str(refused.value) == f"the base of this segment cannot be read: {why or cause}"
+    assert (cause is None) == (why is not None)
+
+
 def test_the_key_of_a_submission_that_is_not_in_the_journal_yet_is_not_in_a_base() -> None:
     accounts = Accounts([])
     accounts.keys["ann", "k"] = "job-abcde"  # admitted; its event waits for the next cycle

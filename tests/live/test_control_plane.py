@@ -160,7 +160,7 @@ def test_a_tenant_learns_nothing_of_anothers_jobs(tmp_path: Path) -> None:
         (later,) = submit(plane, job("later", 1), tenant="ann")
         assert [row.id for row in plane.jobs("ann", ended=True)] == [mine, later]
         for asked in (theirs, "secret-zzzzz"):
-            with pytest.raises(UnknownJob):
+            with pytest.raises(UnknownJob, match=asked):
                 plane.job(asked, "ann")
             with pytest.raises(UnknownJob):
                 plane.cancel(asked, "ann")

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.refusals import refusal
 
 from shoal.core.batch_limits import BatchLimits
 from shoal.core.commands import Command, Decided, Resize, Resume, Start, Stop, Suspend
@@ -338,6 +339,13 @@ ALMOST = {
     "a number": 5,
     "an array nested too deeply": None,
 }
+
+
+def test_a_journal_of_another_version_is_refused_with_the_versions_that_can_be_read() -> None:
+    of_later = msgspec.msgpack.encode([codec.HEADER, codec.VERSION + 1, {}])
+    readable = f"this Shoal reads versions {codec.READABLE[0]} to {codec.VERSION}"
+    with refusal(f"a journal of version {codec.VERSION + 1}: {readable}", JournalError):
+        codec.unpack_raw(of_later)
 
 
 @pytest.mark.parametrize("almost", ALMOST.values(), ids=ALMOST.keys())
