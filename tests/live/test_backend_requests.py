@@ -36,6 +36,7 @@ from shoal.live.clock import IDLE_RECORD, WallClock
 from shoal.live.job_verbs import JobVerbs
 from shoal.live.journal_disk import JournalDisk
 from shoal.live.log_reads import ForeignRead
+from shoal.live.recovery import RecoveredRuns
 from shoal.wire.messages import PROTOCOL, AgentOrders, AgentReport, Hello, LogAnswer, LogRead, PrioritiseMany, RunReport
 
 LEASE = 5.0
@@ -257,6 +258,21 @@ def test_an_idle_backend_returns_an_empty_batch_so_that_the_journal_shows_that_t
     backend = LiveBackend(parse_cluster("gpu:1x2"), clock, lambda *_: 1.0)
     clock.time = IDLE_RECORD
     assert backend.wait(inf) == EventBatch(IDLE_RECORD, ())
+
+
+def test_after_a_restart_an_agent_is_refused_elsewhere_only_if_its_place_is_known() -> None:
+    for places, refused in (({}, False), ({0: "rack-7"}, False), ({0: "rack-8"}, True)):
+        it = LiveBackend(parse_cluster("gpu:1x2"), ManualClock(), lambda *_: 1.0, LEASE)
+        it.resume(RecoveredRuns(up={0: True}, places=places), frozenset())
+        hello = Hello(PROTOCOL, "gpu-0", "boot", "gpu", 2, "here", place="rack-7")
+        if refused:
+            with refusal(
+                "node: 'gpu-0': an agent of this name runs elsewhere: name another node, or stop that one and wait 7 s"
+            ):
+                it.hello(hello)
+        else:
+            it.hello(hello)
+            assert it.wait(0.0).events == (() if places else (NodeReturned(0.0, 0, "rack-7"),))
 
 
 def secret_on(it: LiveBackend, node: str, number: int) -> str:
