@@ -94,14 +94,7 @@ def _certain(
         levels = np.minimum.accumulate(np.append(curve[few] / few, np.diff(curve[few:])))
         curves.append((levels[levels > 0], np.array([weights[i] for i in jobs]), few))
 
-    def given(level: float) -> int:
-        total = 0
-        for (levels, _, few), ordered in zip(curves, sorted_weights, strict=True):
-            jobs = len(ordered) - np.searchsorted(ordered, level / levels)
-            total += int(jobs.sum()) + (few - 1) * int(jobs[0]) if len(levels) else 0
-        return total
-
-    sorted_weights = [np.sort(weight) for _, weight, _ in curves]
+    given = _UnitsGiven(curves).above
     low, high = 0.0, 2.0 * max((float(w.max() * ls[0]) for ls, w, _ in curves if len(ls)), default=0.0)
     for _ in range(_HALVINGS):
         level = 0.5 * (low + high)
@@ -115,3 +108,29 @@ def _certain(
 
 
 _HALVINGS = 40
+
+
+class _UnitsGiven:
+    """Units whose lowest bid reaches a level, of all curves at once: their levels, the weights of their jobs, fewest.
+
+    Weights are known by their rank among those of all curves: so one search finds the jobs of every curve.
+    """
+
+    def __init__(self, curves: Sequence[tuple[Floats, Floats, int]]) -> None:
+        of_curve = np.repeat(np.arange(len(curves)), [len(weights) for _, weights, _ in curves])
+        weights = np.concatenate([weights for _, weights, _ in curves])
+        order = weights.argsort()
+        self._ranked = weights[order]
+        self._keys = np.sort(of_curve[order] * (len(order) + 1) + np.arange(len(order)))
+        """By job, ascending: its curve's number and, below it, its weight's rank."""
+        curve = np.repeat(np.arange(len(curves)), [len(levels) for levels, _, _ in curves])
+        self._levels = np.concatenate([levels for levels, _, _ in curves])
+        self._first_keys = curve * (len(order) + 1)
+        self._ends = np.cumsum([len(weights) for _, weights, _ in curves])[curve]
+        self._units = np.concatenate([[few, *[1] * (len(levels) - 1)][: len(levels)] for levels, _, few in curves])
+
+    def above(self, level: float) -> int:
+        """Return the units given at this level."""
+        ranks = self._ranked.searchsorted(level / self._levels)
+        jobs = self._ends - self._keys.searchsorted(self._first_keys + ranks)
+        return int(jobs @ self._units)
