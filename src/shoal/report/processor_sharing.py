@@ -1,7 +1,8 @@
 """Exact processor sharing: each of n live jobs holds 1/n of the GPUs, and no gang is faster than its full speed."""
 
 import heapq
-from math import inf
+from functools import lru_cache
+from math import inf, nan
 
 import numpy as np
 
@@ -20,12 +21,16 @@ def share_equally(arrival: Floats, length: Floats, gang: Int64s, gpus: int) -> F
     gangs = [float(size) for size in sizes]
     clocks = [0.0] * len(gangs)
     waiting: list[list[tuple[float, int]]] = [[] for _ in gangs]
-    finish = np.full(len(arrivals), np.nan)
+    finish = [nan] * len(arrivals)
+
+    @lru_cache(1024)
+    def speeds_of(live: int) -> list[float]:
+        share = gpus / live if live else inf
+        return [1.0 if g <= share else share / g for g in gangs]
+
     now, live, coming = 0.0, 0, 0
     while live or coming < len(order):
-        share = gpus / live if live else inf
-        soonest, first = inf, -1
-        speeds = [1.0 if g <= share else share / g for g in gangs]
+        soonest, first, speeds = inf, -1, speeds_of(live)
         for k, queue in enumerate(waiting):
             if queue:
                 wait = (queue[0][0] - clocks[k]) / speeds[k]
@@ -46,4 +51,4 @@ def share_equally(arrival: Floats, length: Floats, gang: Int64s, gpus: int) -> F
             heapq.heappush(waiting[classes[job]], (clocks[classes[job]] + lengths[job], job))
             coming += 1
             live += 1
-    return finish
+    return np.array(finish)
