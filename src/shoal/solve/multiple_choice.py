@@ -233,9 +233,8 @@ def _filled(options: ChoiceTable, picks: Indices) -> Indices:
     """The choices raised as long as units are free, each time where a unit gains most."""
     picks = picks.copy()
     free = options.capacity - options.used(picks)
-    at = np.arange(len(picks))
-    served = picks >= 0
-    worth = np.where(served, options.worth[at, picks], 0.0)
+    at, served = np.arange(len(picks)), picks >= 0
+    worth, most = np.where(served, options.worth[at, picks], 0.0), options.worth.max(axis=1, initial=-np.inf)
     held = np.where(served, options.units[at, picks], 0)
     pool = np.where(served, options.pools[at, picks], -1)
 
@@ -245,7 +244,7 @@ def _filled(options: ChoiceTable, picks: Indices) -> Indices:
         gain = options.worth[rows] - worth[rows, None]
         return more, np.where(gain > 0, gain / np.maximum(more, 0.5), -np.inf)
 
-    candidates = np.flatnonzero((options.worth > worth[:, None]).any(axis=1))
+    candidates = np.flatnonzero(most > worth)
     (more, density), pools = raises(candidates), options.pools[candidates]
 
     left = np.arange(len(candidates))  # a candidate that once fits nowhere is out for good
@@ -271,7 +270,9 @@ def _filled(options: ChoiceTable, picks: Indices) -> Indices:
         picks[row], worth[row] = column, options.worth[row, column]
         held[row], pool[row] = units, to
         free[to] -= units
-        more[[j]], density[[j]] = raises(candidates[[j]])
+        density[j] = -np.inf
+        if worth[row] < most[row]:
+            more[[j]], density[[j]] = raises(candidates[[j]])
         outdated = 0
         if grows:
             heap = _gains(more, density, pools, free, left)
