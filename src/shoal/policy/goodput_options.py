@@ -115,7 +115,10 @@ def goodput_options(
     spread = np.concatenate([[False], *(b.apart > int(Locality.SAME_NODE) for b in blocks)])
     share = ceil(snapshot.cluster.total_gpus / max(len(specs), 1))
     if whole_share:
-        usable = np.array([_usable(spec) for spec in specs], dtype=np.intp)
+        usable = np.maximum(snapshot.columns.max_gpus, snapshot.columns.min_gpus).astype(np.intp)
+        for i, spec in enumerate(specs):
+            if spec.limits is not None:
+                usable[i] = _usable(spec)
         within = np.minimum(usable, np.maximum(share, snapshot.columns.min_gpus))
         blocks = [_block(snapshot, k, within, reports, every=False, aware=aware) for k in range(len(kinds))]
     fair = _fair(snapshot, blocks, share)
@@ -207,7 +210,7 @@ def _block(
     """The options of one kind with their rates."""
     block = _Block.of(snapshot, kind, most, every)
     _fill_adaptive(snapshot, kind, block, reports, aware)
-    _fill_others(snapshot, kind, block)
+    _fill_others(snapshot, kind, block, reports)
     return block
 
 
@@ -262,17 +265,15 @@ def kind_fit(snapshot: Snapshot, i: int, kind: int, report: GoodputReport, aware
     return max(fits.items(), key=lambda item: (item[1].gpus, item[0]))[1]
 
 
-def _fill_others(snapshot: Snapshot, kind: int, block: _Block) -> None:
-    """Rates of jobs of fixed batch size: by curve if they are elastic, otherwise by speed."""
+def _fill_others(snapshot: Snapshot, kind: int, block: _Block, reports: Mapping[int, GoodputReport | None]) -> None:
+    """Rates of jobs of fixed batch size, those without reports: by curve if they are elastic, otherwise by speed."""
     columns, name = snapshot.columns, snapshot.cluster.kinds[kind]
-    for i, spec in enumerate(snapshot.specs):
-        if adapts(spec):
-            continue
-        if spec.elastic:
-            curve = snapshot.perf.curve(snapshot.jobs.at(i), name)
-            block.rates[i] = curve[np.minimum(block.sizes, len(curve) - 1)]
-        else:
-            block.rates[i] = columns.speeds[i, kind]
+    elastic, rigid = columns.min_gpus < columns.max_gpus, columns.min_gpus >= columns.max_gpus
+    elastic[list(reports)] = rigid[list(reports)] = False
+    block.rates[rigid] = columns.speeds[rigid, kind, None]
+    for i in np.flatnonzero(elastic).tolist():
+        curve = snapshot.perf.curve(snapshot.jobs.at(i), name)
+        block.rates[i] = curve[np.minimum(block.sizes, len(curve) - 1)]
     block.rates[~block.allowed] = 0.0
 
 
@@ -295,26 +296,23 @@ def _stays(
         if len(placement.seats) > 1:
             spanned.update(placement.nodes)
         gpus[i], kinds[i], seats[i] = placement.gpus, columns.kind[i], placement.seats
-        block, apart = blocks[kinds.item(i)], int(snapshot.cluster.locality(placement))
-        seen = kinds.item(i), placement.gpus, apart
-        if seen not in alike:
-            alike[seen] = np.flatnonzero((block.sizes == placement.gpus) & (block.apart >= apart)).tolist()
-        rates[i] = _rate_there(snapshot, i, placement, block.rates[i, alike[seen]], reports.get(i), aware)
-        if not rates[i] > 0:
-            seats[i] = None
+        apart = int(snapshot.cluster.locality(placement))
+        alike.setdefault((kinds.item(i), placement.gpus, apart), []).append(i)
+    for (kind, held, apart), jobs in alike.items():
+        block = blocks[kind]
+        for option in np.flatnonzero((block.sizes == held) & (block.apart >= apart)).tolist()[::-1]:
+            there = block.rates[jobs, option]
+            rates[jobs] = np.where(there > 0, there, rates[jobs])  # in the end that of the first such option
+        for i in [i for i in jobs if not rates[i] > 0]:
+            placement = snapshot.all_placements[i]
+            rates[i] = 0.0 if placement is None else _rate_there(snapshot, i, placement, reports.get(i), aware)
+            if not rates[i] > 0:
+                seats[i] = None
     return rates, gpus, kinds, seats
 
 
-def _rate_there(
-    snapshot: Snapshot, i: int, placement: Placement, alike: Floats, report: GoodputReport | None, aware: bool
-) -> float:
-    """Return the rate on the seats a job holds: the first positive one of ``alike``, if any, else the model's.
-
-    ``alike`` are its rates on the options with as many GPUs, no nearer together.
-    """
-    for rate in alike.tolist():
-        if rate > 0:
-            return float(rate)
+def _rate_there(snapshot: Snapshot, i: int, placement: Placement, report: GoodputReport | None, aware: bool) -> float:
+    """Return the model's rate on the seats a job holds, for which it has no option with as many GPUs as far apart."""
     job, gpus, apart = snapshot.jobs.at(i), placement.gpus, int(snapshot.cluster.locality(placement))
     if not job.spec.min_gpus <= gpus <= job.spec.max_gpus:
         return 0.0
