@@ -4,12 +4,13 @@ An app is all live jobs that name it; a job that names none is an app of its own
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import inf
 
 import numpy as np
+from msgspec.structs import replace
 
 from shoal.core.arrays import Floats, Int64s
 from shoal.core.bids import StandingBid
@@ -122,8 +123,9 @@ class Apps:
         """The history of an app on GPUs, its valuation reduced by the work done since the last decision."""
         if past.valuation is None:
             return past
-        seconds, held = self.snapshot.now - self.before.at, int(self.snapshot.columns.held[self.members[app]].sum())
-        return replace(past, valuation=past.valuation.after(seconds, held))
+        seconds, held = self.snapshot.now - self.before.at, sum([self._held[i] for i in self.members[app].tolist()])
+        valuation = past.valuation.after(seconds, held)
+        return past if valuation is past.valuation else replace(past, valuation=valuation)
 
     def own_bid(self, app: int) -> StandingBid | None:
         """Return the app's own bid in force; None without one, or if the app's live jobs have changed since."""

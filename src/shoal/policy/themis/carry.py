@@ -1,15 +1,17 @@
 """Themis' carry: leases, the number of live apps over time, and the history and valuation of each app."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 
 from shoal.core.arrays import Flags, Floats, Indices, Int32s
 from shoal.core.interfaces import PerfModel
 from shoal.core.job import JobSpec
 from shoal.core.units import Seconds
+from shoal.core.value import Value
 from shoal.perf.app_valuation import Use, Work
 from shoal.policy.carried_rows import match_rows
 from shoal.policy.themis.locality import GUESSED, Slowdown
@@ -20,8 +22,7 @@ Leases: TypeAlias = Mapping[tuple[int, int], Lease]
 """By app and kind."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AppValuation:
+class AppValuation(Value, frozen=True, eq=False):
     """An app's last valuation: ``left[n]`` is the seconds until it completes if it keeps n GPUs.
 
     ``jobs`` are those it was made for; ``soonest`` is the seconds with all GPUs it can use in each of its phases.
@@ -93,8 +94,7 @@ class WorkEstimate:
         return all(a is b or np.array_equal(a, b) for a, b in zip(self.curves, curves, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class AppHistory:
+class AppHistory(Value, frozen=True, eq=False):
     """An app's history since its start.
 
     The cluster's app-seconds at its start, GPU-seconds of its completed jobs (``gone``), the most GPUs it could ever

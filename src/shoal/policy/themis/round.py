@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Int8s, Int32s, Int64s
@@ -163,8 +164,9 @@ class AuctionRound:
         for holding in holdings.values():
             held[holding.jobs] = holding.counts
         for i in np.flatnonzero((columns.held > 0) & (columns.kind == kind)).tolist():
-            seats, partner = snapshot.placement(i), snapshot.position_of(int(columns.partner[i]))
-            if seats is not None and not 0 <= partner < i:  # GPUs that two jobs share are freed once
+            seats, partner = snapshot.placement(i), columns.partner.item(i)
+            # GPUs that two jobs share are freed once.
+            if seats is not None and not (partner >= 0 and 0 <= snapshot.position_of(partner) < i):
                 leaves = seats.gpus - min(int(held[i]), seats.gpus)
                 for node, count in sorted(seats.seats, key=lambda seat: seat[1]) if leaves else ():
                     free[node] = free.get(node, 0) + min(count, leaves)
@@ -224,9 +226,10 @@ class AuctionRound:
         use = self.apps.use(kind, jobs)
         kept = int(use.gpus[min(leased, len(use.gpus) - 1)])
         counts = self._counts(kind, jobs, kept) if kept else np.zeros(len(jobs), dtype=np.int64)
-        used = int(counts.sum())
+        given: list[int] = counts.tolist()
+        used = sum(given)
         # When all jobs left of a phase run, the next phase is near: without this its GPUs would be gone by then.
-        reserved = min(leased, self.apps.wanted_next(app)) - used if used and counts.all() else 0
+        reserved = min(leased, self.apps.wanted_next(app)) - used if used and all(given) else 0
         return Holding(jobs, use, used, counts, max(reserved, 0))
 
     def _keeps_elsewhere(self, i: int, app: int, kind: int) -> bool:
@@ -234,6 +237,10 @@ class AuctionRound:
         return current not in (-1, kind) and (app, current) in self.leases
 
     def _counts(self, kind: int, jobs: Sequence[int], gpus: int) -> Int64s:
+        if len(jobs) == 1:
+            least, most = self.apps.gpu_range(jobs[0], kind)
+            count = min(most, gpus) if gpus >= least else 0
+            return np.array([self.apps.fastest_count(jobs[0], kind, count) if least < count < most else count])
         columns = self.apps.snapshot.columns
         running = np.where(columns.kind[jobs] == kind, columns.held[jobs], 0)
         counts = divided(gpus, [self.apps.gpu_range(i, kind) for i in jobs], running)
@@ -286,7 +293,8 @@ class AuctionRound:
         left.flags.writeable = False
         bid_at = past.own_bid[0] if past.own_bid else None
         valuation = AppValuation(jobs, left, bidder.least, bidder.fastest, bid_at=bid_at)
-        self.histories[app] = replace(past, slowdown=agent.slowdown, valuation=valuation, estimate=agent.estimate)
+        learned = {"slowdown": agent.slowdown, "valuation": valuation, "estimate": agent.estimate}
+        self.histories[app] = msgspec.structs.replace(past, **learned)
         return valuation
 
     def _divide(self, app: int, kind: int, holding: Holding) -> None:
@@ -329,6 +337,8 @@ class AuctionRound:
 
 def _trimmed(lease: Lease, gpus: int) -> Lease:
     """The parts of a lease that end last, up to this many GPUs."""
+    if sum([count for count, _ in lease]) <= gpus:
+        return lease
     kept: list[tuple[int, Seconds]] = []
     for count, end in reversed(lease):
         take = min(count, gpus)
