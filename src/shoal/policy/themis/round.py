@@ -87,7 +87,7 @@ class AuctionRound:
         now, columns = snapshot.now, snapshot.columns
         if before.live:
             known = {
-                key: tuple((gpus, end) for gpus, end in lease if end > now)
+                key: lease if lease[0][1] > now else tuple((gpus, end) for gpus, end in lease if end > now)
                 for key, lease in before.leases.items()
                 if key[0] in self.apps.members
             }
@@ -163,7 +163,7 @@ class AuctionRound:
         held = np.zeros(len(columns), dtype=np.int64)
         for holding in holdings.values():
             held[holding.jobs] = holding.counts
-        for i in np.flatnonzero((columns.held > 0) & (columns.kind == kind)).tolist():
+        for i in np.flatnonzero((columns.held > held) & (columns.kind == kind)).tolist():
             seats, partner = snapshot.placement(i), columns.partner.item(i)
             # GPUs that two jobs share are freed once.
             if seats is not None and not (partner >= 0 and 0 <= snapshot.position_of(partner) < i):
