@@ -107,7 +107,8 @@ def _certain(
     return counts, 0.999 * low
 
 
-_HALVINGS = 40
+_HALVINGS = 14
+"""After as many, few units are left to be given one by one; the answer is the same after any number."""
 
 
 class _UnitsGiven:

@@ -76,11 +76,11 @@ def _taken(snapshot: Snapshot, order: Indices, fewest: Int32s) -> tuple[Int32s, 
     free, speeds, current = list(capacity), columns.speeds.tolist(), columns.kind.tolist()
     elastic, wanted = (columns.min_gpus < columns.max_gpus).tolist(), fewest.tolist()
     for i in order.tolist():
-        fitting = [k for k, want in enumerate(wanted[i]) if 0 < want <= free[k]]
-        if not fitting:
-            continue
         k = current[i]
-        if k not in fitting:
+        if k < 0 or not 0 < wanted[i][k] <= free[k]:
+            fitting = [k for k, want in enumerate(wanted[i]) if 0 < want <= free[k]]
+            if not fitting:
+                continue
             share = [
                 c / (c - f + w) if elastic[i] and w else 1.0 for c, f, w in zip(capacity, free, wanted[i], strict=True)
             ]
