@@ -71,6 +71,11 @@ def test_of_a_log_only_line_breaks_tabs_and_colours_act_however_it_is_cut(pieces
     assert whole.feed("".join(pieces)) + whole.finish() == shown
 
 
+def test_a_colour_whose_sequence_comes_in_two_pieces_is_a_colour() -> None:
+    printer = LogPrinter()
+    assert [printer.feed("a\x1b[3"), printer.feed("1mred"), printer.finish()] == ["a", "\x1b[31mred", "\x1b[0m"]
+
+
 @pytest.mark.parametrize(
     ("log", "shown"),
     [

@@ -201,6 +201,19 @@ def test_another_policy_is_asked_about_all_jobs_again() -> None:
     assert not state.freeze().set_aside
 
 
+@pytest.mark.parametrize(
+    ("changed", "kept"), [("policy", 0), ("round", 0), ("knowledge", 0), ("version", 0), ("epoch", 1)]
+)
+def test_jobs_stay_set_aside_while_nothing_changes_that_decides(changed: str, kept: int) -> None:
+    settings = {"policy": "picky", "round": 60.0, "knowledge": "oracle", "version": "1", "epoch": 5.0}
+    state = new_state()
+    state.decide_by(settings)
+    state.apply_events(*submitted(0.0, "a", "bad"))
+    state.apply_events(0.0, [JobSetAside(0.0, 1, "raised", 3600.0)])
+    state.decide_by({**settings, changed: "another"})
+    assert len(state.freeze().set_aside) == kept
+
+
 def test_verdicts_of_the_others_keep_their_numbers_and_reasons() -> None:
     state = new_state(parse_cluster("gpu:1x2"))
     state.apply_events(*submitted(0.0, "bad", "a", "b", "c"))

@@ -161,6 +161,7 @@ def test_what_is_refused(fields: dict[str, object], sentence: str) -> None:
 def test_whole_nodes_may_be_asked_for_where_all_usable_nodes_have_as_many_gpus() -> None:
     assert admit(gpus=4, exclusive=True, kinds=["v100"])[0].exclusive
     assert admit(gpus=4, exclusive=True)[0].gpus == 4
+    assert admit(gpus=2, exclusive=True, kinds=["k80"])[0].gpus == 2
     mixed = Admission(parse_cluster("v100:2x4,v100:1x2"), catalog())
     with refusal("gpus: 4: must be all GPUs of its nodes where it is exclusive, and nodes of v100 have 2 or 4"):
         mixed.admit(Submission(command=["t"], gpus=4, exclusive=True), "j", "ann", 0.0)

@@ -264,8 +264,9 @@ def test_a_journal_older_than_the_table_of_ended_jobs_is_refused_before_it_gives
         compact(plane)
     os.replace(old, tmp_path / "home" / JOURNAL)
     before = old_records(tmp_path)
-    with pytest.raises(InputError, match=r"has job number [12], and the journal beside it has 1"), opened(tmp_path):
-        pass
+    with pytest.raises(InputError, match=r"has job number [12], and the journal beside it has 1") as refused:
+        opened(tmp_path).__enter__()
+    assert (refused.value.field, refused.value.value) == ("ended jobs", str(tmp_path / "home" / ENDED))
     assert old_records(tmp_path) == before
     (tmp_path / "home" / ENDED).rename(tmp_path / "away.sqlite")
     with opened(tmp_path) as plane:
