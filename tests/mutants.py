@@ -25,7 +25,6 @@ Exits with 1 if fewer than 90 % of the judged mutants are killed.
 """
 
 import argparse
-import ast
 import contextlib
 import fnmatch
 import gc
@@ -42,7 +41,6 @@ import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -73,7 +71,6 @@ _EXCUSES = (
 )
 """Changes that no test can notice: what the line contains, what the change is about, and the reason."""
 
-_LOG_LINE = re.compile(r"\blog\.(?:debug|info|warning|error|exception)\(")
 GENERATED, REACH = ROOT / "mutants/generated.json", ROOT / "mutants/reach.json"
 """By source, the hash of what its mutants were made from; by test, its file's hash, CPU seconds and lines."""
 
@@ -348,32 +345,8 @@ def metas() -> Iterator[tuple[Path, dict[str, Any]]]:
 def to_judge(only: list[str], again: bool) -> list[str]:
     """Mutants that match one of the patterns and have no result yet; with ``again``, survivors too."""
     open_codes = (TO_BE_JUDGED, SURVIVED, NO_TESTS) if again else (TO_BE_JUDGED,)
-    left_out = log_lines()
     names = [name for _, meta in metas() for name, code in meta["exit_code_by_key"].items() if code in open_codes]
-    return [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in only) and name not in left_out]
-
-
-@cache
-def log_lines() -> frozenset[str]:
-    """Mutants that change only what a line of the log says: no program reads it, so they are not judged.
-
-    A call of the log is one line in the mutated packages; a mutant that changes no other line is one of these.
-    """
-    found = set()
-    for file, meta in metas():
-        source = file.relative_to(ROOT / "mutants").with_suffix("")
-        text = (ROOT / source).read_text()
-        logging = {
-            node.name
-            for node in ast.walk(ast.parse(text))
-            if isinstance(node, ast.FunctionDef) and _LOG_LINE.search(ast.get_source_segment(text, node) or "")
-        }
-        for mutant in meta["exit_code_by_key"] if logging else ():
-            if re.split("x_|ǁ", mutant.rpartition("__mutmut_")[0])[-1] in logging:
-                lines = [line for line in _change(mutant, source).splitlines() if line[0] == "-"]
-                if all(_LOG_LINE.search(line) for line in lines):
-                    found.add(mutant)
-    return frozenset(found)
+    return [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in only)]
 
 
 def keep(codes: dict[str, int]) -> None:
@@ -396,7 +369,7 @@ def report(least: float, table: Path) -> int:
         source = file.relative_to(ROOT / "mutants").with_suffix("")
         module = source.relative_to("src/shoal")
         for mutant, code in meta["exit_code_by_key"].items():
-            verdict = "log line" if mutant in log_lines() else _verdict(code)
+            verdict = _verdict(code)
             if verdict in ("survived", "no tests"):
                 change = _change(mutant, source)
                 listed = any(r["function"] in mutant and r["change"] in change for r in reasons)
@@ -409,7 +382,7 @@ def report(least: float, table: Path) -> int:
     for name, count in modules.items():
         packages[name.split("/")[0]] += count
     packages["all"] = total = sum(modules.values(), Counter())
-    lines = [*_rows(packages), f"{total['log line']:,} that change only a line of the log are not judged"]
+    lines = [*_rows(packages)]
     lines += [f"{count:,} survivors do not count: {why}" for why, count in excuses.most_common()]
     print("\n".join(lines))
     table.write_text("\n".join([*lines, "", *_rows(modules)]) + "\n")

@@ -1,6 +1,7 @@
 """What an operator greps for: the log of the control plane, and what a home holds after a start and a restart."""
 
 import logging
+import sqlite3
 import stat
 from concurrent.futures import Future
 from dataclasses import replace
@@ -14,9 +15,10 @@ from tests.refusals import refusal
 
 from shoal.core.topology import parse_cluster
 from shoal.live.control_plane import ControlPlane
+from shoal.live.ended_jobs import EndedJobs
 from shoal.live.home import JOURNAL, known_cluster, make_home, open_control_plane
 from shoal.live.journal_disk import JournalDisk, ShortOfDisk
-from shoal.store.journal import JournalFile, settings_of
+from shoal.store.journal import JournalFile, SqliteJournal, settings_of
 from shoal.wire.messages import PROTOCOL, AgentReport, Hello, LogAnswer, LogPart, NewSession, SignalRequest
 
 
@@ -201,6 +203,41 @@ def test_a_new_segment_is_logged_with_what_it_dropped(tmp_path: Path, caplog: py
     assert (level, message, ended) == ("INFO", "began a segment", 1)
     assert live in {1, 2}, "the third job may come before or after"
     assert isinstance(seconds, float)
+
+
+@pytest.mark.parametrize(
+    ("step", "line"),
+    [("add", "the journal was not compacted"), ("drop", "old jobs or segments were not dropped")],
+)
+def test_a_compaction_that_the_disk_does_not_allow_is_logged_with_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: str, line: str
+) -> None:
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with opened(tmp_path, "gpu:1x2") as plane:
+        monkeypatch.setattr(EndedJobs, step, full)
+        plane.compaction.most_records = 1
+        submit(plane, job())
+        soon(lambda: bool(logged(caplog, "compaction")))
+        plane.compaction.most_records = 10_000
+        assert plane.failed is None
+    assert logged(caplog, "compaction", "error")[0] == ("WARNING", line, "database or disk is full")
+
+
+def test_a_journal_that_cannot_be_closed_is_logged_with_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    close = SqliteJournal.close
+
+    def closed(journal: SqliteJournal) -> None:
+        close(journal)
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with opened(tmp_path, "gpu:1x2"):
+        monkeypatch.setattr(SqliteJournal, "close", closed)
+    line = "the last events were not written, nor acknowledged"
+    assert logged(caplog, "control_plane", "error") == [("WARNING", line, "disk I/O error")]
 
 
 def test_two_agents_of_one_name_are_logged_with_their_addresses(caplog: pytest.LogCaptureFixture) -> None:
