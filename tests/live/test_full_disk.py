@@ -93,14 +93,17 @@ def test_a_submission_that_meets_the_full_disk_is_refused_and_its_key_leads_to_o
         assert submit(plane, job("a", key="k")) == [row.id for row in plane.jobs(None)]
 
 
-def test_a_control_plane_stops_while_its_disk_is_full_and_keeps_what_it_acknowledged(
-    tmp_path: Path, disk: Disk
+def test_a_control_plane_stops_while_its_disk_is_full_keeps_what_it_acknowledged_and_logs_it(
+    tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
     with opened(tmp_path) as plane:
         (kept,) = submit(plane, job("kept"))
         disk.error = "database or disk is full"
         with pytest.raises(ShortOfDisk):
             submit(plane, job("refused"))
+    lines = [record for record in caplog.records if record.name == "shoal.live.control_plane"]
+    stopped = "stopped while the journal could not be written"
+    assert ("WARNING", stopped) in [(line.levelname, line.getMessage()) for line in lines]
     disk.error = ""
     with opened(tmp_path) as plane:
         assert [row.id for row in plane.jobs(None)] == [kept]
