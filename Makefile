@@ -102,7 +102,7 @@ soak-live: $(STAMP)
 JOBS ?= 2
 REPRO := $(BIN)/shoal repro run --jobs $(JOBS) --out repro.jsonl $(if $(DATA),--data $(DATA))
 
-REPRO_PAGES := reproductions.md cloud.md shockwave.md
+REPRO_PAGES := reproductions.md cloud.md shockwave.md fidelity.md
 
 repro: $(STAMP)
 	$(REPRO) '*' --without 'grounds*' --html repro.html > repro.txt
