@@ -111,6 +111,25 @@ def test_a_late_job_outbids_a_shorter_newcomer() -> None:
     assert granted(snapshot([submitted_at(rows[0], 5000.0), rows[1]], "gpu:1x1", held={})) == {"late": 0, "new": 1}
 
 
+def lateness(rows: list[Job], now: float, **held: int) -> dict[str, float]:
+    moment = snapshot(rows, "gpu:1x4", held=held, now=now)
+    bits = traits_of(moment, None).bits
+    found = claims(moment, bits, rigid_prospects(moment, bits), length=0.2, makespan=0.0)
+    return dict(zip(moment.ids, found.late.tolist(), strict=True))
+
+
+def test_a_job_is_late_only_by_what_it_cannot_make_up_on_all_the_gpus_it_can_use() -> None:
+    # Four jobs on four GPUs: on its share of one GPU the gang of four takes 4,000 s, alone 1,000 s.
+    rows = [job("wide", 0, 4, 1000), *(job(f"s{i}", 0, 1, 9000) for i in range(3))]
+    assert [lateness(rows, now)["wide"] for now in (0.0, 3000.0, 5000.0)] == [1.0, 1.0, 1.5]
+
+
+def test_a_job_of_unknown_length_is_late_as_one_of_30_s_until_it_has_run() -> None:
+    rows = [Job(id="new", submitted=0.0, gpus=1, work=9000.0, declares_work=False), job("other", 0, 1, 9000)]
+    assert lateness(rows, 270.0) == {"new": 10.0, "other": pytest.approx(1.03)}
+    assert lateness(rows, 270.0, new=1)["new"] == 1.0
+
+
 def submitted_at(row: Job, submitted: float) -> Job:
     return job(row.id, submitted, row.gpus, row.work)
 
@@ -159,7 +178,7 @@ def test_a_trial_of_a_large_search_is_late_when_it_has_less_than_a_job_of_its_ow
         return float(found.late[0])
 
     # 32 GPUs among 15 jobs are 3 for each; the search, one of eight claimants, has 4, and so 1 for each trial.
-    assert late("search") == late(None) == 3.25
+    assert late("search") == late(None) == 3.0
 
 
 # ── the end of all ────────────────────────────────────────────────────────────────────────────────────────────────

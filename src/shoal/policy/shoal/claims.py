@@ -8,9 +8,10 @@ job j:
   theirs: the app's own.
 - place_j: the number of jobs that have at least as long left, itself included. Of a running job eight tenths of the
   time left count, so that jobs of nearly the same length do not take turns.
-- late_j: the time from its arrival to its end if it had its promised share from now on, over the time that all its work
-  takes on that share; at least 1. The promised share is s by declared weight, divided among the trials of an app, but
-  no less than if each were a claimant of its own; a tenant with guaranteed GPUs is promised at least these.
+- late_j: the time from its arrival to its end if it ran at its fastest from now on, over the time that all its work
+  takes on its promised share; at least 1. So what a job can still make up does not count. The promised share is s by
+  declared weight, divided among the trials of an app, but no less than if each were a claimant of its own; a tenant
+  with guaranteed GPUs is promised at least these. A job of unknown length that never ran counts as one of 30 s.
 - weight_j = declared weight · late_j · max(E_j, 30 s)^(−length) · place_j^places · urgency_j / f_j.
 
 The weight is for each unit of rate, so a rigid gang bids for a GPU by E_j alone: the least service first (SRSF).
@@ -67,7 +68,7 @@ def claims(snapshot: Snapshot, traits: Int32s, ahead: Prospects, *, length: floa
     together = _claimants(snapshot, traits)
     if together is not None:
         evenly = np.bincount(together, weights=evenly).astype(np.float64)[together]
-    late = _lateness(snapshot, left, ahead.promised)
+    late = _lateness(snapshot, left, soonest, ahead.promised, known)
     power = np.where(known, length, TUNING.unknown_length)
     places = _places(np.where(snapshot.columns.held > 0, TUNING.nearer * evenly, evenly))
     lengths = np.maximum(evenly, TUNING.shortest) ** -power
@@ -216,11 +217,14 @@ def _work_left(snapshot: Snapshot, traits: Int32s, ahead: Prospects) -> tuple[Fl
 # ── lateness, deadlines, the end of all ───────────────────────────────────────────────────────────────────────────
 
 
-def _lateness(snapshot: Snapshot, left: Floats, promised: Floats) -> Floats:
+def _lateness(snapshot: Snapshot, left: Floats, soonest: Floats, promised: Floats, known: Flags) -> Floats:
     columns = snapshot.columns
     pace = np.where(promised > 0, promised, 1.0)
+    if not known.all():  # one that never ran may be short, and would wait too long if it counted like others
+        shorter = np.where(known | (columns.starts > 0), 1.0, TUNING.shortest * pace / left)
+        left, soonest = left * shorter, soonest * shorter
     total = np.maximum((columns.done + left) / pace, TUNING.shortest)
-    return np.maximum((snapshot.now - columns.submitted + left / pace) / total, 1.0)
+    return np.maximum((snapshot.now - columns.submitted + soonest) / total, 1.0)
 
 
 def _overdue(snapshot: Snapshot, left: Floats, promised: Floats) -> Flags:
