@@ -97,6 +97,20 @@ def test_nobody_moves_for_nothing() -> None:
     assert {i: again.seats[i] for i, s in enumerate(seats) if s} == {i: s for i, s in enumerate(seats) if s}
 
 
+def test_a_gang_for_which_no_wide_node_is_left_takes_a_narrower_one_whole() -> None:
+    # Five gangs of up to eight units on nodes of 8, 8, 8, 4, 4 and single units: 8, 7, 6 and 5 fail one by one.
+    sizes = np.arange(9)
+    worth = np.tile(np.where(sizes > 0, sizes**0.8, -np.inf), (5, 1))
+    units, pools = np.tile(np.maximum(sizes, 1), (5, 1)), np.zeros((5, 9), dtype=np.intp)
+    menu = AllotmentOptions(
+        worth, units, pools, [None] * 5, [{0: 8, 1: 8, 2: 8, 3: 4, 4: 4} | dict.fromkeys(range(5, 13), 1)]
+    )
+    found = allot(menu)
+    assert sorted(found.seats.values()) == [((0, 8),), ((1, 8),), ((2, 8),), ((3, 4),), ((4, 4),)]
+    with patch("shoal.solve.allotment.FEW", 0):
+        assert allot(menu).seats == found.seats
+
+
 def test_with_nobody_or_nothing_there_is_nothing_to_allot() -> None:
     none = np.zeros((0, 3))
     assert allot(AllotmentOptions(none, none.astype(np.intp), none.astype(np.intp), [], [{0: 4}])).seats == {}

@@ -6,7 +6,8 @@
 `multiple_choice` solves the relaxation in which a pool is one heap of units; its bound holds for every packing.
 `node_packing` then places the choices. If gangs that were to stay must move, or some find no nodes, the choice is
 repeated with the move charged or the option removed, at most `_ROUNDS` times, and compared with changing no gang and
-filling free units. ``Allotment.gap`` covers both the choosing and the packing.
+filling free units. Units that are still free go to gangs without any, then to gangs for which more are worth more.
+``Allotment.gap`` covers both the choosing and the packing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -135,6 +136,7 @@ def _allotted(menu: "ArrayMenu | PlainMenu", tolerance: float) -> PlainAllotment
             menu.exclude((gang, chosen.picks[gang][3]) for gang in trial.left)
     assert best is not None
     best.fill()
+    best.widen()
     value = _value(best.picks)
     return PlainAllotment(best.picks, best.seats, value, max(bound, value), prices)
 
@@ -184,6 +186,24 @@ class _Trial:
             packer = self.packers[option[2]]
             if gang not in self.picks and (seats := packer.find(option[1])) is not None:
                 packer.take(gang, seats)
+                self.picks[gang] = option
+
+    def widen(self) -> None:
+        """Give free units to gangs served that are worth more with them, the most gain per unit first."""
+        free = [sum(packer.free.values()) for packer in self.packers]
+        if not any(free):
+            return
+        for gang, option in self.menu.wider(self.picks, free):
+            worth, _, pool, _ = self.picks[gang]
+            held = self.packers[pool].seats[gang]
+            if option[0] <= worth:
+                continue
+            self.packers[pool].leave(gang)
+            seats = self.packers[option[2]].find(option[1])
+            if seats is None:
+                self.packers[pool].take(gang, held)
+            else:
+                self.packers[option[2]].take(gang, seats)
                 self.picks[gang] = option
 
     @property

@@ -117,6 +117,17 @@ class PlainMenu:
         )
         return iter(sorted(others, key=lambda other: -(other[1][0] / other[1][1])))
 
+    def wider(self, served: Mapping[int, Option], free: Sequence[int]) -> Iterator[tuple[int, Option]]:
+        """The options of gangs served that are worth more on more units, the most gain per unit first."""
+        found: list[tuple[float, int, Option]] = []
+        for gang in sorted(served):
+            worth, units, pool, _ = served[gang]
+            for option in self.gangs[gang]:
+                room = free[option[2]] + (units if option[2] == pool else 0)
+                if option[0] > worth and units < option[1] <= room and option[3] != STAY:
+                    found.append(((option[0] - worth) / (option[1] - units), gang, option))
+        return ((gang, option) for _, gang, option in sorted(found, key=lambda one: -one[0]))
+
 
 class ArrayMenu:
     """Options in arrays, gangs × columns, few of them impossible; ``columns`` are the numbers that callers use."""
@@ -221,5 +232,21 @@ class ArrayMenu:
         row, place = fits.nonzero()
         row = waiting[row]
         order = np.argsort(-(self.worth[row, place] / self.units[row, place]), kind="stable")
+        row, place = row[order], place[order]
+        return zip(row.tolist(), self._at(row, place), strict=True)
+
+    def wider(self, served: Mapping[int, Option], free: Sequence[int]) -> Iterator[tuple[int, Option]]:
+        """The options of gangs served that are worth more on more units, the most gain per unit first."""
+        gangs = sorted(served)
+        now = np.array([served[gang][:3] for gang in gangs], dtype=np.float64).reshape(len(gangs), 3)
+        worth, units, pool = now[:, [0]], now[:, [1]], now[:, [2]]
+        there = self.pools[gangs]
+        room = np.array(free)[there] + np.where(there == pool, units, 0.0)
+        fits = (self.worth[gangs] > worth) & (self.units[gangs] > units) & (self.units[gangs] <= room)
+        fits[:, STAY] = False
+        at, place = fits.nonzero()
+        row = np.array(gangs, dtype=np.intp)[at]
+        gain = (self.worth[row, place] - worth[at, 0]) / (self.units[row, place] - units[at, 0])
+        order = np.argsort(-gain, kind="stable")
         row, place = row[order], place[order]
         return zip(row.tolist(), self._at(row, place), strict=True)

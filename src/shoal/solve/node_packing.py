@@ -69,6 +69,15 @@ class Packer:
             if len(seats) > 1:
                 self._spanned[node] = self._spanned.get(node, 0) + 1
 
+    def leave(self, gang: int) -> None:
+        """Free the seats of a gang."""
+        seats = self.seats.pop(gang)
+        for node, units in seats:
+            self._change(node, units)
+            self._gangs_on[node].remove(gang)
+            if len(seats) > 1:
+                self._spanned[node] -= 1
+
     # ── seats by moving others ─────────────────────────────────────────────────────────────────────────────────
 
     def _seats_by_moving(self, units: int) -> Seats | None:
@@ -124,7 +133,7 @@ class Packer:
         """Move gangs, all or none, leaving ``kept`` units of some nodes free; return whether it succeeded."""
         before = {gang: self.seats[gang] for gang in gangs}
         for gang in gangs:
-            self._leave(gang)
+            self.leave(gang)
         for node, units in kept.items():
             self._change(node, -units)
         done: list[int] = []
@@ -140,7 +149,7 @@ class Packer:
             self.moved.update(gangs)
             return True
         for gang in done:
-            self._leave(gang)
+            self.leave(gang)
         for gang, seats in before.items():
             self.take(gang, seats)
         return False
@@ -162,14 +171,6 @@ class Packer:
         self._holes[before] ^= bit
         self._holes[before + by] ^= bit
         self.free[node] = before + by
-
-    def _leave(self, gang: int) -> None:
-        seats = self.seats.pop(gang)
-        for node, units in seats:
-            self._change(node, units)
-            self._gangs_on[node].remove(gang)
-            if len(seats) > 1:
-                self._spanned[node] -= 1
 
 
 def _across(free: Mapping[int, int], nodes: Iterable[int], units: int) -> Seats | None:
