@@ -194,16 +194,17 @@ class _Trial:
         if not any(free):
             return
         for gang, option in self.menu.wider(self.picks, free):
-            worth, _, pool, _ = self.picks[gang]
-            held = self.packers[pool].seats[gang]
-            if option[0] <= worth:
+            worth, units, pool, _ = self.picks[gang]
+            there = self.packers[option[2]]
+            if option[0] <= worth or there.widest_hole + units < option[1] <= there.widest:
                 continue
+            held = self.packers[pool].seats[gang]
             self.packers[pool].leave(gang)
-            seats = self.packers[option[2]].find(option[1])
+            seats = there.find(option[1])
             if seats is None:
                 self.packers[pool].take(gang, held)
             else:
-                self.packers[option[2]].take(gang, seats)
+                there.take(gang, seats)
                 self.picks[gang] = option
 
     @property

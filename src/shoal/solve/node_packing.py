@@ -52,6 +52,11 @@ class Packer:
             else:
                 self.left.add(gang)
 
+    @property
+    def widest_hole(self) -> int:
+        """The most free units of a node."""
+        return next((units for units in range(self.widest, 0, -1) if self._holes[units]), 0)
+
     def find(self, units: int) -> Seats | None:
         """Return seats on free units without moving gangs: the tightest node or, if wide, empty nodes; or None."""
         if units <= self.widest:
