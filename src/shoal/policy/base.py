@@ -132,8 +132,10 @@ def _serve_one_kind(snapshot: Snapshot, order: Indices, strict: bool, demand: In
     last = -1
     # A job that cannot run here would hold its place, and its GPUs, for ever.
     line = order if snapshot.all_possible else order[snapshot.possible[order]]
+    if strict:
+        line = line[:free]  # a gang has at least one GPU, so no more than `free` jobs can be served
     gangs = demand.take(line)
-    if len(line) and free:  # a gang has at least one GPU, so no more than `free` jobs can be served
+    if len(line) and free:
         total = gangs[:free].cumsum()
         count = int(total.searchsorted(free, side="right"))
         if count:

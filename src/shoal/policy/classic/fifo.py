@@ -48,7 +48,8 @@ class Fifo:
         granted = served.gpus > 0
         codes = either_code(granted, FITS, BEHIND_HEAD)
         numbers: dict[ReasonTemplate, tuple[NumberColumn, ...]] = {FITS: (total - served.free, total)}
-        refused = runs > granted if (runs > granted).any() else waits > granted
+        stopped = runs > granted
+        refused = stopped if stopped.any() else waits > granted
         if refused.any():
             head = int(refused.argmax())
             codes[head + (granted > runs)[head:].nonzero()[0]] = PASSED_AHEAD.code
