@@ -303,8 +303,9 @@ class JobRows:
     def current_slot(self, event: RunEvent) -> int:
         """Return the slot of the job whose present run an event is about; −1 if it is about another run."""
         slot = self.slot_of(event.job)
-        current = slot >= 0 and self.incarnation[slot] == event.incarnation
-        return slot if current and self.state[slot] in _WITH_RUN else -1
+        if slot < 0 or self.incarnation[slot] != event.incarnation or self.state[slot] not in _WITH_RUN:
+            return -1
+        return slot
 
     def slot_on_seats(self, event: RunEvent) -> int:
         """Return the slot of the job if an event is about its present run and it still holds seats, else −1.

@@ -26,15 +26,15 @@ class StopStartPlanner:
         ]
         starts: list[Command] = []
         for i in sorted(seating.seated):
-            job, incarnation = rows.item(i), columns.int_at(IntRow.INCARNATION, i)
+            job, incarnation, runs = rows.item(i), columns.int_at(IntRow.INCARNATION, i), held.item(i) > 0
             if job in suspended:
                 starts.append(Resume(job, incarnation, seating.seated[i]))
                 continue
-            order = Resize if held[i] else Start
+            order = Resize if runs else Start
             partner = int(verdicts.partners[i]) if verdicts.partners is not None else -1
             if partner >= 0 and not verdicts.gpus[partner]:
                 partner = -1  # placement refused the partner
             shared = rows.item(partner) if partner >= 0 else None
             command = order(job, incarnation + 1, seating.seated[i], verdicts.batches.get(i), shared)
-            (plan if held[i] else starts).append(command)
+            (plan if runs else starts).append(command)
         return (*plan, *starts)

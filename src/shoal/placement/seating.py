@@ -261,9 +261,7 @@ class _SeatingDraft:
         if kind >= 0:
             return self._on_kind(i, kind, before)
         if len(self.snapshot.cluster.kinds) == 1:
-            able = columns.gpus.item(i) <= self.snapshot.cluster.capacity[0] and (
-                columns.all_able or columns.best_speed[i] > 0
-            )
+            able = self.snapshot.all_possible or self.snapshot.possible[i]
             return self._on_kind(i, 0, before) if able else None
         speeds = columns.speeds[i]
         order = np.argsort(-speeds, kind="stable")
