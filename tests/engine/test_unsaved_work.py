@@ -172,6 +172,20 @@ def test_stoppable_jobs_fill_gpus_that_a_waiting_job_cannot_have_yet_and_others_
     assert "kept for wide" in judgement.verdicts["rival"].reason.sentence()
 
 
+def test_gpus_of_a_kind_that_the_waiting_job_cannot_use_are_not_kept_for_it() -> None:
+    rows = [
+        script("old", 0, 2, kinds=("v100",)),
+        script("same", 1, kinds=("v100",)),
+        script("apart", 2, kinds=("k80",)),
+        script("wide", 3, 4, kinds=("v100",)),
+    ]
+    moment = snapshot(rows, "v100:1x4,k80:1x4", held={"old": 2})
+    judgement, granted = judged(moment, Says({"wide": Grant(4)}))
+    assert granted == {"old": 2}
+    kept = {name: "kept for wide" in judgement.verdicts[name].reason.sentence() for name in ("same", "apart")}
+    assert kept == {"same": True, "apart": False}
+
+
 def test_a_job_that_ends_before_a_waiting_one_could_start_may_fill_although_it_cannot_be_stopped() -> None:
     rows = [script("old", 0, 2), job("short", 2, 1, 90, preemptible="auto"), script("long", 2), script("wide", 3, 4)]
     moment = snapshot(rows, "gpu:1x4", held={"old": 2}, ran={"old": 400.0})

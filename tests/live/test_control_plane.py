@@ -31,6 +31,7 @@ from shoal.wire.messages import (
     Hello,
     LogAnswer,
     LogPart,
+    NewSession,
     QuotaMessage,
     RankExit,
     Reshape,
@@ -166,6 +167,10 @@ def test_a_tenant_learns_nothing_of_anothers_jobs(tmp_path: Path) -> None:
                 plane.cancel(asked, "ann")
             with pytest.raises(UnknownJob):
                 plane.reshape(asked, Reshape(1), "ann")
+            with pytest.raises(UnknownJob):
+                plane.open_session(asked, "ann", NewSession(command=["sh"]), "ann")
+            with pytest.raises(UnknownJob):
+                plane.read_log(asked, "ann", incarnation=None, rank=0, offset=0, most=10)
         seen = repr(
             [plane.jobs("ann"), plane.nodes("ann"), plane.share("ann"), plane.acct("ann"), plane.job(mine, "ann")]
         )

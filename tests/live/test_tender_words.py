@@ -10,6 +10,7 @@ import pytest
 from tests.live.test_control_plane import job, opened, settings, soon, state, submit
 from tests.live.test_tender import FakeEngine, notes, tended
 
+from shoal.core.events import EventBatch, NodeLost, NodeReturned
 from shoal.core.topology import Node
 from shoal.live.clock import Clock
 from shoal.live.control_plane import ControlPlane
@@ -17,6 +18,7 @@ from shoal.live.home import open_control_plane
 from shoal.live.native_tender import engine_words
 from shoal.live.tender import Tender, sites_as_nodes
 from shoal.provider.protocol import Abilities, AgentCall, Allocation, AllocationState, Seen, Site
+from shoal.store.journal import JournalFile
 
 NATIVE = Abilities(native=True, users=True, images=True, sharing=False)
 
@@ -342,6 +344,20 @@ def test_the_agent_of_a_run_is_told_its_node_gpus_and_the_longest_grace(tmp_path
         call = ("--node", "gpu-0", "--allocation", name, "--gpus", "2", "--longest-grace", "0.5")
         assert (wanted.call.arguments, wanted.call.token()) == (call, "secret")
         assert wanted.folders == (f"/home/jobs/{id}", f"/home/nodes/{name}")
+
+
+def test_in_native_mode_nodes_are_up_and_lost_as_their_engine_says_at_the_time_of_the_query(tmp_path: Path) -> None:
+    with native(tmp_path) as plane:
+        engine = FakeEngine([Site("gpu-0", "gpu", 2)], abilities=NATIVE)
+        tender, clock = native_tender(plane, engine), set_ahead(plane)
+        engine.sites, clock.seconds = [Site("gpu-0", "gpu", 2, state="down")], 100.0
+        tender.tick()
+        soon(lambda: plane.cluster().up_gpus == 0)
+        records = [record for record in JournalFile(plane.journal.path).read() if isinstance(record, EventBatch)]
+    *_, returned, lost = (event for record in records for event in record.events)
+    assert isinstance(returned, NodeReturned)
+    assert isinstance(lost, NodeLost)
+    assert returned.at + 90.0 < lost.at < returned.at + 200.0
 
 
 @pytest.mark.parametrize(("ranks", "cpus"), [("gpu", 6), ("node", 3)])
