@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from tests.refusals import refusal
 
 from shoal.core.decision import Decision, Grant, Refusal, Verdict, Verdicts
 from shoal.core.errors import InputError
@@ -155,9 +156,21 @@ def test_a_quota_is_read_as_it_is_written() -> None:
     assert parse_quota(NO_QUOTA.describe("ann")) == ("ann", NO_QUOTA)
 
 
-@pytest.mark.parametrize("text", ["ann", "ann:gpu=3", "ann:gpus=-1", "ann:gpus=2,guaranteed=3", "ann:gpus=x"])
-def test_a_quota_that_cannot_be_is_refused(text: str) -> None:
-    with pytest.raises(InputError):
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("ann", "quotas: 'ann': write TENANT:queued=N,gpus=N,guaranteed=N"),
+        ("ann:gpu=3", "quota of ann, option: 'gpu': unknown; did you mean gpus?"),
+        ("ann:gpus=-1", "quota of ann: 'gpus=-1': gpus must be from 0 to 1,000,000, not -1"),
+        ("ann:gpus=x", "quota of ann, option gpus: 'x': must be a whole number"),
+        (
+            "ann:gpus=2,guaranteed=3",
+            "quota of ann: 'gpus=2,guaranteed=3': guaranteed (3) must not be above gpus (2), the most at once",
+        ),
+    ],
+)
+def test_a_quota_that_cannot_be_is_refused(text: str, sentence: str) -> None:
+    with refusal(sentence):
         parse_quota(text)
 
 
