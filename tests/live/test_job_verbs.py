@@ -7,7 +7,6 @@ import pytest
 from tests.live.test_control_plane import job, obey, opened, soon, state, submit, sync
 from tests.refusals import refusal
 
-from shoal.core.errors import InputError
 from shoal.live.control_plane import ControlPlane, UnknownJob
 from shoal.live.home import JOURNAL
 from shoal.scenario.replay import replay_file
@@ -50,7 +49,7 @@ def test_what_an_administrator_holds_its_owner_cannot_release_also_after_a_resta
         assert plane.job(id, "ann").change == "an administrator's `shoal release` lets it start"
         assert plane.job(id, None).change == "`shoal release` lets it start"
     with opened(tmp_path, "gpu:1x1") as plane:
-        with pytest.raises(InputError, match="is held by the administrator root"):
+        with refusal(f"job: {id!r}: is held by the administrator root: ask them to release it"):
             plane.verbs.release(id, "ann", "ann")
         plane.verbs.release(id, None, "root").result(20)
         plane.verbs.hold(id, "ann", "ann").result(20)

@@ -6,7 +6,6 @@ import pytest
 from tests.live.test_control_plane import job, obey, opened, soon, state, submit, sync
 from tests.refusals import refusal
 
-from shoal.core.errors import InputError
 from shoal.forecast.present import read_present
 from shoal.live.control_plane import ControlPlane
 from shoal.live.home import JOURNAL
@@ -104,7 +103,8 @@ def test_a_removed_node_is_no_capacity_and_its_agent_is_refused_until_it_is_adde
     with opened(tmp_path, "gpu:2x2") as plane:
         (runs,) = submit(plane, job("runs", 2))
         obey(plane, "gpu-0")
-        with pytest.raises(InputError, match=f"has runs of {runs}.*drain gpu-0"):
+        wait = "`shoal nodes drain gpu-0` and wait for their end, or cancel them"
+        with refusal(f"node: 'gpu-0': has runs of {runs}: {wait}"):
             plane.members.remove("gpu-0")
         plane.members.remove("gpu-1").result(20)
         assert shown(plane) == {"gpu-0": True}
