@@ -15,7 +15,7 @@ from shoal.core.events import JobSubmitted
 from shoal.core.job import JobSpec
 from shoal.core.lifecycle import JobState
 from shoal.core.quota import Quota
-from shoal.core.topology import parse_cluster
+from shoal.core.topology import Node, parse_cluster, topology_of
 from shoal.live.accounts import Accounts
 from shoal.live.control_plane import ControlPlane, UnknownJob
 from shoal.live.home import JOURNAL, Settings, grown, open_control_plane
@@ -232,6 +232,22 @@ def test_a_job_that_dies_is_held_back_tried_again_and_at_last_set_aside_with_its
         assert detail.job.reason == f"rank 0 on gpu-0 exited with status 7; {last}"
         assert sum("crashed:" in moment.what for moment in detail.story) == 3
         assert plane.acct(None)[0].state == "failed"
+
+
+def test_a_job_is_reshaped_within_the_gpus_of_its_kinds(tmp_path: Path) -> None:
+    with opened(tmp_path, "v100:1x4,k80:1x2") as plane:
+        (id,) = submit(plane, job("a", 1, kinds=["k80"]))
+        with refusal("gpus: 3: the most this cluster has of k80 is 2"):
+            plane.reshape(id, Reshape(3), None)
+        plane.reshape(id, Reshape(2), None).result(20)
+        soon(lambda: plane.job(id, None).job.gpus_wanted == 2)
+
+
+def test_a_cluster_that_grew_has_the_prices_of_before_and_the_new_ones() -> None:
+    nodes = (Node("a", "v100", 4), Node("b", "k80", 4))
+    before = topology_of(nodes[:1], {"v100": 2.0})
+    assert [each.price_per_hour for each in grown(before, topology_of(nodes, {"k80": 0.5})).types] == [2.0, 0.5]
+    assert [each.price_per_hour for each in grown(before, topology_of(nodes, {"v100": 3.0})).types] == [3.0, None]
 
 
 def test_a_reshaped_job_is_seated_anew(tmp_path: Path) -> None:

@@ -353,7 +353,8 @@ def test_in_native_mode_nodes_are_up_and_lost_as_their_engine_says_at_the_time_o
         engine.sites, clock.seconds = [Site("gpu-0", "gpu", 2, state="down")], 100.0
         tender.tick()
         soon(lambda: plane.cluster().up_gpus == 0)
-        records = [record for record in JournalFile(plane.journal.path).read() if isinstance(record, EventBatch)]
+        path = plane.journal.path
+    records = [record for record in JournalFile(path).read() if isinstance(record, EventBatch)]
     *_, returned, lost = (event for record in records for event in record.events)
     assert isinstance(returned, NodeReturned)
     assert isinstance(lost, NodeLost)
