@@ -186,10 +186,18 @@ def test_gpus_of_a_kind_that_the_waiting_job_cannot_use_are_not_kept_for_it() ->
     assert kept == {"same": True, "apart": False}
 
 
-def test_a_job_that_ends_before_a_waiting_one_could_start_may_fill_although_it_cannot_be_stopped() -> None:
-    rows = [script("old", 0, 2), job("short", 2, 1, 90, preemptible="auto"), script("long", 2), script("wide", 3, 4)]
-    moment = snapshot(rows, "gpu:1x4", held={"old": 2}, ran={"old": 400.0})
-    assert judged(moment)[1] == {"old": 2, "short": 1}
+@pytest.mark.parametrize(("seconds", "fills"), [(90, True), (100, True), (101, False)])
+def test_a_job_that_ends_before_a_waiting_one_could_start_may_fill_although_it_cannot_be_stopped(
+    seconds: int, fills: bool
+) -> None:
+    short = job("short", 2, 1, seconds, preemptible="auto")
+    moment = snapshot(
+        [script("old", 0, 2), short, script("long", 2), script("wide", 3, 4)],
+        "gpu:1x4",
+        held={"old": 2},
+        ran={"old": 400.0},
+    )
+    assert judged(moment)[1] == ({"old": 2, "short": 1} if fills else {"old": 2})
 
 
 def test_a_job_that_was_asked_to_stop_for_one_that_cannot_start_goes_on() -> None:
@@ -223,6 +231,12 @@ def test_a_job_that_cannot_be_stopped_stays_spread_where_the_policy_wants_it_on_
     assert granted == {"spread": 2, "other": 1}
     assert [type(command) for command in judgement.commands] == [Start]
     assert judgement.verdicts["spread"].reason.sentence().startswith("keeps its 2 GPUs: a stop would lose")
+    for node in (0, 1):
+        seats = Placement(((node, 1),))
+        placed = Says({"spread": Grant(2, consolidated=True), "other": Grant(1, placement=seats)})
+        (start,) = judged(moment, placed)[0].commands
+        assert isinstance(start, Start)
+        assert start.placement == seats, "the seats that the policy chose for another job"
 
 
 def test_the_network_placer_moves_no_job_that_cannot_be_stopped() -> None:
