@@ -407,5 +407,6 @@ def agent_names(world: World, registry: Registry) -> dict[str, dict[str, Any]]:
         },
         "shoal.agent.agent_settings:AgentSettings": {"client": lambda settings: None},
         "shoal.agent.launch": {"check": lambda *_: "/sim"},
+        "shoal.agent.rank_port": {"socket": SimpleNamespace(socket=lambda: SimSocket(world.machine))},
         "shoal.agent.keeper_handle": {"subprocess": spawner, "os": AgentOS(world)},
     }
