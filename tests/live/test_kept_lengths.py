@@ -72,3 +72,12 @@ def test_an_idle_loop_prepares_the_last_predictions_once() -> None:
 def test_predictions_that_cost_little_are_those_of_the_last_decision() -> None:
     kept, _, last = offered(cost=0.0005, decisions=3)
     assert kept.view is last
+
+
+def test_predictions_are_dropped_as_soon_as_there_is_nothing_to_predict() -> None:
+    kept, _, last = offered(cost=0.0, decisions=1)
+    assert kept.view is last
+    kept.offer(None)
+    assert kept.view is None
+    kept.catch_up(busy=False)
+    assert kept.view is None

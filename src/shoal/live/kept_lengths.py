@@ -31,9 +31,14 @@ class KeptLengths:
     _not_before: Seconds = -inf
 
     def offer(self, lengths: LengthView | None) -> None:
-        """Take a decision's predictions, and prepare them if the last preparation was long enough ago."""
-        if lengths is not None:
-            lengths.left  # noqa: B018  # whoever reads the decision's snapshot may read this much of them
+        """Take a decision's predictions, and prepare them if the last preparation was long enough ago.
+
+        None, if there is nothing to predict, drops the last ones, whose history may be out of date.
+        """
+        if lengths is None:
+            self.view = self._waiting = None
+            return
+        lengths.left  # noqa: B018  # whoever reads the decision's snapshot may read this much of them
         self._waiting = lengths
         self.catch_up(busy=True)
 
