@@ -108,13 +108,14 @@ def _certain(
 
 
 _HALVINGS = 14
-"""After as many, few units are left to be given one by one; the answer is the same after any number."""
+"""Halvings of the level: then few units are left to be given one by one. Their number does not change the answer."""
 
 
 class _UnitsGiven:
-    """Units whose lowest bid reaches a level, of all curves at once: their levels, the weights of their jobs, fewest.
+    """Counts the units that jobs get at a level, for the jobs of all curves at once.
 
-    Weights are known by their rank among those of all curves: so one search finds the jobs of every curve.
+    ``curves`` are, by curve, the lowest gains on the way to each unit, the weights of its jobs, and the units that are
+    given first together. Weights are replaced by their ranks among all jobs, so that one search serves every curve.
     """
 
     def __init__(self, curves: Sequence[tuple[Floats, Floats, int]]) -> None:
