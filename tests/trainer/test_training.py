@@ -110,6 +110,35 @@ def test_a_run_that_is_done_is_done_when_it_is_started_again(tmp_path: Path) -> 
     assert torch.equal(again.weights, first.weights)
 
 
+def test_a_finished_run_that_adapts_its_batch_ends_at_once_when_started_again_and_keeps_what_it_measured(
+    tmp_path: Path,
+) -> None:
+    limits = {"batch": 0, "limits": BatchLimits(8, 32, 2, 16)}
+    place, adapt = managed(tmp_path, **limits), Adaptation(tune_every=0.0)
+    first = Script(None, place=place, adapt=adapt).train(2)
+    again = Script(None, place=place, adapt=adapt).train(2)
+    assert first.losses
+    assert not again.losses
+    longer = Script(None, place=place, adapt=adapt).train(3)
+    assert SIZE <= sum(longer.lengths) < 2 * SIZE
+
+
+def test_a_run_that_adapts_its_batch_can_save_before_its_first_batch(tmp_path: Path) -> None:
+    adapt = Adaptation(limits=BatchLimits(8, 32, 2, 16))
+    Script(tmp_path, adapt=adapt).run.save()
+    assert sum(Script(tmp_path, adapt=adapt).train(1).lengths) >= SIZE
+
+
+def test_without_epochs_the_script_of_a_run_that_adapts_its_batch_decides_when_it_ends(tmp_path: Path) -> None:
+    script = Script(tmp_path, adapt=Adaptation(limits=BatchLimits(8, 32, 2, 16)))
+    seen = [sum(len(inputs) for inputs, _ in script.run.batches(script.loader)) for _ in range(2)]
+    assert seen == [SIZE, SIZE]
+
+
+def test_no_epochs_are_no_training(tmp_path: Path) -> None:
+    assert Script(tmp_path).train(0).losses == []
+
+
 def test_a_checkpoint_asked_for_within_a_step_counts_that_step(tmp_path: Path) -> None:
     alone = Script(tmp_path / "alone").train(1)
     first = Script(tmp_path / "cut")

@@ -75,7 +75,7 @@ class Training:
         self._at = Cursor()
         self._done = 0.0
         self._size = 0
-        self._epochs = 0
+        self._epochs: int | None = None
         self._loss: Any = None
         self._action = StepAction.NOTHING
         self._resumed = self._begun = False
@@ -158,9 +158,11 @@ class Training:
     @property
     def _left(self) -> bool:
         """Whether training remains; without `epochs` the script decides."""
+        if self._epochs is None:
+            return True
         if self._adapting is not None and self._adapting.choosing and self._size:
             return self._done < self._epochs * self._size
-        return self._at.epoch < self._epochs or not self._epochs
+        return self._at.epoch < self._epochs
 
     def _begin(self, loader: Any) -> DataFeed:
         feed = make_feed(loader)
@@ -251,7 +253,9 @@ class Training:
             "batch": self._batch.size,
             "size": self._size,
         }
-        beside = {} if self._adapting is None else {"adapting": self._adapting.state()}
+        # Before the first batch, adaptation has not begun: what it resumed from is still its state.
+        adapting = self._adapting.state() if self._adapting is not None and self._begun else self._adapted
+        beside = {} if adapting is None else {"adapting": adapting}
         self._checkpoints.save(seen, facts, beside, wait=wait)
         self._coordinator.saved()
 
@@ -272,14 +276,15 @@ class Training:
     def _report(self) -> None:
         if self._environment.rank != 0:
             return
+        profile = self._adapting.report(self._batch) if self._adapting is not None and self._begun else None
         self._session.report(
             Progress(
                 self._done,
-                float(self._epochs * self._size),
+                float((self._epochs or 0) * self._size),
                 self._checkpoints.saved or 0.0,
                 batch_size=self._batch.size,
                 loss=self._loss,
-                profile=None if self._adapting is None else self._adapting.report(self._batch),
+                profile=profile,
                 learning_rate=self._groups[0]["lr"],
             )
         )
