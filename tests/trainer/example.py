@@ -1,6 +1,7 @@
-"""Runs examples as Shoal would: told to stop at once, then again to the end. All in one process, to load things once.
+"""Runs examples as Shoal would: stopped at once, resumed to the end, started again. All in one process, to load once.
 
-``python -m tests.trainer.example FOLDER NAME…`` prints, as JSON, what each example printed the second time.
+``python -m tests.trainer.example FOLDER NAME…`` prints, as JSON, what each example printed when it was resumed, and how
+often its optimizer stepped when it was started again after its end.
 """
 
 import contextlib
@@ -15,12 +16,13 @@ import warnings
 from pathlib import Path
 
 import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def play(name: str, folder: Path) -> str:
-    """What an example prints after it was stopped and resumed."""
+def play(name: str, folder: Path) -> tuple[str, int]:
+    """What an example prints after it was stopped and resumed, and the optimizer's steps of a further start."""
     folder.mkdir()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -30,8 +32,15 @@ def play(name: str, folder: Path) -> str:
     settings = {"SHOAL_JOB": name, **place, **files, "OUTPUT": folder / "output"}
     os.environ.update({key: str(value) for key, value in settings.items()})
     sys.argv = [name]
-    printed = io.StringIO()
-    for stopping in (True, False):
+    starts, steps = [], 0
+
+    def count(*_: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    register_optimizer_step_post_hook(count)
+    for stopping in (True, False, False):
+        steps = 0
         (folder / "lease").write_text(json.dumps({"until": time.monotonic() + 100, "stopping": stopping}))
         printed, left = io.StringIO(), False
         try:
@@ -42,7 +51,8 @@ def play(name: str, folder: Path) -> str:
         assert left == stopping, (name, printed.getvalue())
         if dist.is_initialized():
             dist.destroy_process_group()
-    return printed.getvalue()
+        starts.append((printed.getvalue(), steps))
+    return starts[1][0], starts[2][1]
 
 
 if __name__ == "__main__":

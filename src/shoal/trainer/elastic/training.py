@@ -286,9 +286,14 @@ class Elastic:
         self._cursor, self._number = Cursor(**state["cursor"]), state["number"]
 
     def _finish(self) -> None:
-        """Wait for all workers: after this collective each knows that all of them hold the last step."""
+        """Wait for all workers: after this collective each knows that all of them hold the last step.
+
+        Rank 0 saves it: a job that is stopped after its last step would otherwise resume from an earlier checkpoint.
+        """
         while self._membership.member and self.complete:
             if _succeeds(partial(self._membership.group.add_up, torch.zeros(1, device=self._device))):
+                if self._membership.group.rank == 0:
+                    self._checkpoints.save(self._facts(), wait=True)
                 self._membership.mark_finished()
                 return
             self._membership.regroup()

@@ -49,11 +49,11 @@ class ShoalCallback(TrainerCallback):  # type: ignore[misc]
             self._saved = state.global_step
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Save or leave if all ranks agreed to, and report progress."""
+        """Save or leave if all ranks agreed to, save the last step, and report progress."""
         if self._coordinator is None:
             return
         action = self._coordinator.step()
-        if action is not StepAction.NOTHING:
+        if action is not StepAction.NOTHING or state.global_step >= state.max_steps:
             control.should_save = True
         if action is StepAction.LEAVE:
             self._leaving = control.should_training_stop = True

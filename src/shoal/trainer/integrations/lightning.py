@@ -60,8 +60,10 @@ class ShoalCallback(Callback):  # type: ignore[misc]
             self._session.leave()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Close the session."""
+        """Save the end of training, so that a job stopped after it does not resume before it; close the session."""
         if self._coordinator is not None:
+            if self._saved != self._step:
+                self._save(trainer)
             self._session.close()
 
     def _save(self, trainer: Any) -> None:
