@@ -119,7 +119,8 @@ def test_logs_are_appended_to_and_begin_with_the_agents_note(what: dict[str, Any
         (["true"], {"A=B": "c"}, "cannot be passed on"),
         (["none"], {}, "no such program on the job's PATH (/usr/bin:/bin)"),
         (["./none"], {}, "no such file on this node"),
-        (["/"], {}, "not executable"),
+        (["/"], {}, "it is a folder; name the program to run, or a file in it"),
+        ([__file__], {}, "not executable"),
     ],
 )
 def test_why_a_program_cannot_be_executed(

@@ -276,6 +276,7 @@ def test_an_agent_that_is_no_longer_known_introduces_itself_again_and_keeps_its_
 UNSTARTABLE = {
     "no such program": (["no-such-program"], "no such program on the job's PATH"),
     "no such file": (["/no/such/file"], "no such program in"),
+    "a folder": (["{home}"], "is a folder on this node; name the program to run, or a file in it"),
     "not executable": (["{home}/plain"], "not executable"),
     "no such interpreter": (["{home}/orphan"], "the interpreter its first line names does not exist"),
     "not a program": (["{home}/garbage"], "not a program; begin it with a #! line"),

@@ -61,6 +61,8 @@ def _check_program(order: RunOrder, workdir: str, environ: Mapping[str, str]) ->
     folders = [""] if "/" in program else search.split(os.pathsep)
     found = [path for entry in folders if os.path.isfile(path := os.path.join(workdir, entry, program))]
     if not found:
+        if "/" in program and os.path.isdir(os.path.join(workdir, program)):
+            raise InputError("command", program, "is a folder on this node; name the program to run, or a file in it")
         shown = search if len(search) <= _MOST_PATH else f"{search[:_MOST_PATH]}…"
         where = f"in {workdir}" if "/" in program else f"on the job's PATH ({shown})"
         raise InputError("command", program, f"no such program {where} on this node; name its full path or set PATH")

@@ -30,6 +30,8 @@ def execute(argv: list[str], environ: dict[str, str]) -> str:
             why = "the interpreter its first line names does not exist on this node"
         elif error.errno == errno.ENOENT:
             why = "no such file on this node"
+        elif error.errno == errno.EACCES and os.path.isdir(program):
+            why = "it is a folder; name the program to run, or a file in it"
         elif error.errno == errno.EACCES:
             why = "it is not executable for its user; set its x permission, or name the interpreter first"
         elif error.errno == errno.ENOEXEC:
