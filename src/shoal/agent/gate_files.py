@@ -1,4 +1,4 @@
-"""The files by which an agent holds runs at the gate: one holds a run while it exists; the run writes one there.
+"""Files of the gate: a run is held while the agent's file exists, and writes a file of its own when it arrives.
 
 Removing a file works on a full disk too, so no run is held there for ever.
 """

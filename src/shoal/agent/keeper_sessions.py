@@ -121,5 +121,5 @@ class KeeperSessions:
 
     @property
     def next_kill(self) -> float:
-        """When the next process must be killed."""
+        """The monotonic time, in seconds, of the next kill; infinity if none is planned."""
         return min(self._kill_at.values(), default=float("inf"))

@@ -53,7 +53,7 @@ class KeeperState:
             self._signal_at = now + self._signal_after
 
     def signal_due(self, now: float) -> bool:
-        """Return whether the signal must be sent now; true once, and never to ranks that were ordered to leave."""
+        """Return, once, that the signal before the time limit is due; never if the ranks were ordered to leave."""
         due = now >= self._signal_at and not self.warned and not self.suspended
         if due:
             self._signal_at = inf

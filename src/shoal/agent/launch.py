@@ -209,5 +209,5 @@ def _store(start: StartRanks) -> dict[str, Any] | None:
 
 
 def _secret(roster: Roster) -> dict[str, str]:
-    """Return the variable with the secret by which the job's store and its workers know each other."""
+    """Return the environment variable with the secret that the job's store and its workers share."""
     return {"SHOAL_STORE_SECRET": roster.secret}

@@ -358,7 +358,7 @@ class NodeAgent:
             keeper.close()
             if keeper.last is None:
                 self._dead_keepers[key] = keeper.cause or "its keeper died"
-                self._bury(key)
+                self._end_without_keeper(key)
             else:
                 requeued, closing = self._workspace.asked_to_requeue(key), self._closing > 0
                 self._over(key, *keeper.cause_of_end(closing, requeued), unwarned=not keeper.last.why)
@@ -369,9 +369,9 @@ class NodeAgent:
             if keeper.number == number and keeper.forked_by(server):
                 _LOG.error("keeper died", extra={"run": key, "status": status})
                 keeper.left_nothing = True
-                self._bury(key)
+                self._end_without_keeper(key)
 
-    def _bury(self, key: Key) -> None:
+    def _end_without_keeper(self, key: Key) -> None:
         """End the run of a dead keeper once its output is read and the server has found nothing left of it."""
         if key in self._dead_keepers and self._keepers[key].left_nothing:
             self._over(key, self._dead_keepers.pop(key), blameless=True)

@@ -252,7 +252,7 @@ class LiveBackend(Backend):
             return self.record(QuotaSet(self.clock.now(), tenant, quota))
 
     def record(self, *new: AppBid | QuotaSet | RunsImported) -> "Future[None]":
-        """Record events that no agent reports; without any, only have the loop take a turn."""
+        """Record events that no agent reports; without any, only make the loop run a cycle."""
         with self._lock:
             self._runs.events += new
             return self._acknowledgement(None)

@@ -33,7 +33,7 @@ class KeptLengths:
     def offer(self, lengths: LengthView | None) -> None:
         """Take a decision's predictions, and prepare them if the last preparation was long enough ago.
 
-        None, if there is nothing to predict, drops the last ones, whose history may be out of date.
+        With None, where there is nothing to predict, views show no predictions any more.
         """
         if lengths is None:
             self.view = self._waiting = None

@@ -28,7 +28,7 @@ LONGEST_PROBE: Seconds = 1800.0
 def note_start(
     failures: dict[int, set[JobNumber]], job: JobNumber, nodes: Collection[int], failed_on: Collection[int]
 ) -> None:
-    """Count a job that started on ``nodes`` against those of ``failed_on`` that could not start it."""
+    """Count one failed start of a job for each node of ``failed_on``, since it has now started, on ``nodes``."""
     for node in nodes:
         failures.pop(node, None)
     for node in failed_on:

@@ -259,7 +259,7 @@ class RunRegistry:
         agent.steady = steady_runs(runs)
 
     def reboot(self, key: AgentKey, now: Seconds, kept: Collection[tuple[JobNumber, int]] = ()) -> None:
-        """Mark every run of an agent as lost that the next one has not ``kept``, by job and incarnation."""
+        """Mark an agent's runs as lost, except those (job, incarnation) that the agent after it has ``kept``."""
         # The message may come late, from an agent that has ended: only the next report says what is there.
         agent = self.agents[key]
         agent.last_report = None

@@ -175,12 +175,12 @@ class LengthHistory:
         return number, scale
 
     def place(self, spec: JobSpec, speeds: Floats, scale: float = 0.0) -> tuple[int, float]:
-        """Return a job's class, −1 if it declares its work, and its scale, if not given: the work of a second."""
+        """Return a job's class (−1 if it declares its work) and its ``scale``, which is computed if it is 0."""
         scale = scale or self.scale(spec, speeds)
         return (-1 if spec.work is not None else self._class_of(spec, scale)), scale
 
     def scale(self, spec: JobSpec, speeds: Floats) -> float:
-        """Return the work of a second in which a job's length is counted; ``speeds`` are its rates by kind."""
+        """Return a job's scale: the work that counts as one second of length; ``speeds`` are its rates by kind."""
         if spec.model and not self.speeds_known:
             return UNKNOWN_SCALE
         return max(speeds.tolist(), default=0.0) or 1.0

@@ -30,7 +30,7 @@ class NodeHistory:
     _removed: dict[int, Seconds] = field(default_factory=dict)
 
     def header(self, settings: dict[str, Any]) -> None:
-        """Take over the nodes of a header; after a restart there may be more of them."""
+        """Set the cluster to the nodes that a journal's header lists; a later header may list more."""
         prices = settings.get("prices") or {}
         nodes = settings.get("cluster_nodes")
         if nodes is not None:

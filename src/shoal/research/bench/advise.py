@@ -60,7 +60,7 @@ class _SlurmJob:
 
 
 def advise(jobs: int = 20_000, processes: int = 2) -> dict[str, float]:
-    """Return CPU seconds of ``shoal advise`` on such a month in all processes, its wall-clock seconds and its waits."""
+    """Return CPU seconds of ``shoal advise`` on such a month in all processes, and its wall-clock seconds."""
     with TemporaryDirectory(prefix="shoal-bench-") as folder:
         path = Path(folder, "sacct.txt")
         path.write_text("\n".join(slurm_month(jobs)) + "\n")

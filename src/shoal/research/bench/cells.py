@@ -54,7 +54,7 @@ def million_gpus(cells: int, jobs: int = 12_000, policy: str = "fifo") -> dict[s
 
 
 def _workload(jobs: int) -> list[Job]:
-    """Return jobs that arrive evenly enough to keep the cluster full: three lengths of the mean."""
+    """Return jobs with Poisson arrivals that ask for ``_LOAD`` of the cluster; lognormal run times, median 4 h."""
     rng = np.random.default_rng(21)
     gangs = rng.choice(_GANGS, jobs, p=np.array([8, 7, 6, 5, 4, 3, 2, 1]) / 36)
     hours = rng.lognormal(np.log(4.0), 1.0, jobs)

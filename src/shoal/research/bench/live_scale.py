@@ -178,7 +178,7 @@ def _job() -> Submission:
 
 
 def _spent(pid: int, *, from_start: bool = False) -> Callable[[], float]:
-    """Return a function for the CPU seconds that a process has used since."""
+    """Return a function that returns the CPU seconds a process has used since this call, or since its own start."""
     before = 0.0 if from_start else cpu_seconds(pid)
     return lambda: cpu_seconds(pid) - before
 

@@ -232,7 +232,7 @@ def _time_cvxpy(solve: Callable[[Any], float], ours: float) -> dict[str, float]:
 
 
 def cost(jobs: int, types: int) -> dict[str, float]:
-    """Time least cost, every job's rate being relative to its best steps per dollar."""
+    """Time the program of least cost; each job's rate is weighted by one over its most steps per dollar."""
     from shoal.solve import ratio_program
 
     it = Instance.of(jobs, types)

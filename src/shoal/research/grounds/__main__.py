@@ -32,7 +32,7 @@ from shoal.research.repro.registry import reproductions
 )
 @click.option("--again", is_flag=True, help="Run the cells of the judged policy again.")
 def main(**options: Any) -> None:
-    """Run the cells that are not kept, then print the tables of all policies in the file."""
+    """Run the cells without a stored result, then print the tables of all policies in the file of results."""
     data, draws, judged = options["data"], options["draws"], options["judged"]
     kept = ResultCache(options["out"])
     grounds = selected(filter(None, options["grounds"].split(",")), data)

@@ -37,8 +37,9 @@ PHILLY_CLUSTER = "gtx1080:16x4"
 class Ground:
     """One ground. ``settings`` are those of ``Scenario`` besides cluster, policy, seed and knowledge.
 
-    ``profiles`` and ``throughputs`` are paths within the folder of public data, of which ``needs`` must exist; the
-    speeds of ``flat`` are Shockwave's of that name, without distance. ``base`` is the same ground without its error.
+    ``profiles`` and ``throughputs`` are paths within the folder of public data, of which ``needs`` must exist;
+    ``flat`` names a throughput file of Shockwave's, which is read without the cost of distance. A ground with an error
+    (wrong lengths, noise) names in ``base`` the ground without it.
     """
 
     name: str

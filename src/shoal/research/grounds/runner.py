@@ -1,4 +1,4 @@
-"""Runs cells in parallel processes; their results are kept by key, so that none runs twice."""
+"""Runs cells in parallel processes; their results are stored by key, so that none runs twice."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -63,7 +63,7 @@ def run_cells(
     limit: float = LIMIT,
     announce: Callable[[str], None] = lambda _: None,
 ) -> dict[Key, Mapping[str, Any]]:
-    """Run the cells that are not kept, in ``jobs`` processes, and return the results of all.
+    """Run the cells without a result in ``kept``, in ``jobs`` processes, and return the results of all.
 
     A cell that was stopped at a lower CPU limit or failed runs again. ``announce`` is called with a line after each.
     """

@@ -149,7 +149,7 @@ def small_beside_wide(gpus: int, hours: float, load: float) -> Source:
 
 
 def changed(source: Source, **fields: Any) -> Source:
-    """Return a source whose jobs all have these fields."""
+    """Return a source that sets these fields of every job."""
 
     def make(data: Path | None, draw: int) -> Workload:
         whole = source(data, draw)

@@ -133,7 +133,7 @@ def tables(context: ReproContext) -> list[Table]:
 
 
 def rental_verdict(ours: Mapping[str, Any], base: Mapping[str, Any]) -> str:
-    """Return whether renting by goodput is 25 % cheaper and 6 % longer than by throughput, to 5 points each."""
+    """Return the verdict: renting by goodput is 25 % cheaper and 6 % longer than by throughput, to 5 points each."""
     cheaper, longer = 1.0 - ours["node_hours"] / base["node_hours"], ours["hours"] / base["hours"] - 1.0
     if abs(cheaper - 0.25) <= _POINTS and abs(longer - 0.06) <= _POINTS:
         return REPRODUCES

@@ -256,7 +256,7 @@ def _run(context: ReproContext) -> list[Table]:
 def measure_case(context: ReproContext, case: FidelityCase, number: int, series: str = "") -> FidelityResult:
     """Run a case live and simulated; its home folder is beside the result file, if there is one.
 
-    ``series`` begins the folder's name, for other tables than that of this module.
+    ``series`` is put before the folder's name by other modules, so that their runs have folders of their own.
     """
     with _home(context, f"{series}{case.policy}-{number + 1}") as home:
         return compare(case, home, context)

@@ -181,7 +181,7 @@ def tables(context: ReproContext) -> list[Table]:
 
 
 def search_verdict(minutes: float, hours: float) -> str:
-    """Return whether trials take 26 % and the study 29 % less time than the baseline's, to 5 points each."""
+    """Return the verdict: trials take 26 % and the study 29 % less time than the baseline's, to 5 points each."""
     if abs(minutes + 0.26) <= _POINTS and abs(hours + 0.29) <= _POINTS:
         return REPRODUCES
     return differs(f"trials take {minutes:+.0%}, the study {hours:+.0%}")

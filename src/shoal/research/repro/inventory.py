@@ -31,7 +31,7 @@ class InventoryRow:
 
     @property
     def state(self) -> str:
-        """Whether it is made, made smaller, not made, or no experiment."""
+        """The state in words: made, made smaller, not made, or no experiment."""
         if self.names:
             return SMALLER if self.smaller else MADE
         return NO_EXPERIMENT if self.why.startswith(NO_EXPERIMENT) else NOT_MADE

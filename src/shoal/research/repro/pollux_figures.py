@@ -91,7 +91,7 @@ def trade_off(life: Life) -> float:
 
 
 def trade_off_verdict(ours: Sequence[float], fixed: Sequence[float]) -> str:
-    """Return whether Pollux is more efficient under contention, and more so than a policy with fixed batch sizes."""
+    """Return the verdict: Pollux is more efficient under contention, and more so than with fixed batch sizes."""
     low, high = interval(ours)
     if low != low:  # noqa: PLR0124  NaN
         return cannot_be_told("contention does not vary")
@@ -146,7 +146,7 @@ CLAIMS: Mapping[str, Callable[[Phases], float]] = {
 
 
 def adaptation_verdict(found: Sequence[Phases]) -> str:
-    """Return whether every difference of ``CLAIMS`` is above 0, within its 95 % interval if there are several jobs."""
+    """Return the verdict: all differences of ``CLAIMS`` are above 0, by 95 % intervals if there are several jobs."""
     if not found:
         return cannot_be_told("no job saw little, much and again little contention")
     wrong, unclear = [], []
@@ -203,7 +203,7 @@ _KNOB = ("pollux", "pollux:p=1", "pollux:p=-10", OPTIMUS, TIRESIAS)
 
 
 def fairness_verdict(below: Mapping[str, float], worst: Mapping[str, float]) -> str:
-    """Return whether 99 % of ρ are below 2 with p = −1, and no more with any other, and p = 1 has a worst ρ above 4."""
+    """Return the verdict: with p = −1 the most ρ are below 2 (99 %), and with p = 1 the worst ρ is above 4."""
     wrong = []
     if below["pollux"] < FAIR:
         wrong.append(f"{below['pollux']:.1%} of jobs are below 2 with p = −1")
@@ -250,7 +250,7 @@ def _figure_7(context: ReproContext) -> list[Table]:
 
 
 def exploration_verdict(gains: Mapping[str, tuple[float, float]]) -> str:
-    """Return whether short jobs gain 2 to 5 % from seeded models, and long ones nothing that can be told from 0.
+    """Return the verdict: short jobs gain 2 to 5 % from seeded models, and long ones nothing that can be told from 0.
 
     ``gains`` has the 95 % interval of the relative reduction of JCT by model.
     """

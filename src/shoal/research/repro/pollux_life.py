@@ -44,7 +44,7 @@ SEEDED = "pollux:memory=true"
 
 @dataclass(frozen=True, slots=True)
 class SeededReports:
-    """A policy for which every model was measured and fitted before its first job."""
+    """Wraps a policy: on every model it sees a goodput report, as if jobs of that model had been tuned before."""
 
     policy: Policy
     reports: Mapping[str, GoodputReport]
@@ -67,7 +67,8 @@ def offline_reports(profiles: Mapping[str, MeasuredProfile], seen: int) -> dict[
 def live_through(data: Path, number: int, policy: str, seen: int = 0, jobs: int | None = None) -> dict[str, Any]:
     """Simulate one of the eight workloads and return its jobs' figures and its samples over time as plain lists.
 
-    With ``seen`` models are seeded with offline fits, and a job counts as tried on this number of GPUs.
+    If ``seen`` is above 0, the policy knows offline fits of all models from the start, and each of its jobs counts as
+    tried on ``seen`` GPUs.
     """
     rows = read_workload(data / f"pollux/workloads/workload-{number}.csv", "pollux")
     rows = rows if jobs is None else rows.first(jobs)

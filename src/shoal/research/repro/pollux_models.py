@@ -101,7 +101,7 @@ def _best_batch(profile: MeasuredProfile, epochs: Indices, gpus: int) -> int:
 
 
 def trades_verdict(found: Mapping[str, Any]) -> str:
-    """Return whether a larger batch scales further, and whether the best batch grows with GPUs and with training."""
+    """Return the verdict: a larger batch scales further, and the best batch grows with GPUs and with training."""
     small, large = (found["speeds"][str(size)] for size in SIZES)
     first, second = found["best"]["first"], found["best"]["second"]
     wrong = []
@@ -202,7 +202,7 @@ def _progress_error(rows: Sequence[Mapping[str, float]], size: int, initial: int
 
 
 def efficiency_verdict(found: Mapping[str, EfficiencyCheck]) -> str:
-    """Return whether predictions are near the measurements, metrics alike, and large batches better later."""
+    """Return the verdict: predictions are near the measurements, metrics alike, and large batches better later."""
     far = [f"{model}'s efficiency is {c.distance:.2f} off" for model, c in found.items() if c.distance > NEAR]
     for model, check in found.items():
         stated = _SPREADS[model]
@@ -303,7 +303,7 @@ def check_throughput(steps: StepTable) -> dict[str, Any]:
 
 
 def throughput_verdict(errors: Mapping[str, float]) -> str:
-    """Return whether the mean error over all tasks is at most the paper's 10 %, and which tasks are above."""
+    """Return the verdict: the mean error over all tasks is at most the paper's 10 %, and which tasks are above."""
     if not errors:
         return cannot_be_told("no measured profile")
     far = [f"{name} {error:.1%}" for name, error in errors.items() if error > MOST_ERROR]

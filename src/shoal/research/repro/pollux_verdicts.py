@@ -163,7 +163,7 @@ PUBLIC_SIA: Mapping[str, float] = {"gavel.max-min": 2123.0, "pollux:types=off": 
 
 
 def kinds_verdict(found: Mapping[str, float]) -> str:
-    """Return whether these means on workload 6 at 10 jobs an hour are within 15 % of the public ones."""
+    """Return the verdict: these means on workload 6 at 10 jobs an hour are within 15 % of the public ones."""
     off = [
         f"{name} {found[name]:,.0f} s instead of {s:,.0f}"
         for name, s in PUBLIC_SIA.items()

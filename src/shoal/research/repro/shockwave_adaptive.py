@@ -95,7 +95,7 @@ def with_schedules(rows: Workload, history: History) -> Workload:
 
 
 def beside_verdict(found: Sequence[Mapping[str, float]]) -> str:
-    """Return whether Pollux has three times shorter JCTs for 2.4 times fewer GPU-hours, Shockwave the better ρ."""
+    """Return the verdict: Pollux has three times shorter JCTs for 2.4 times fewer GPU-hours, Shockwave the better ρ."""
     wrong = []
     for name, stated in (("JCT", FASTER), ("GPU-seconds", GPU_HOURS)):
         low, high = interval([one[f"shockwave {name}"] / one[f"pollux {name}"] for one in found])
@@ -215,7 +215,7 @@ def resnet_verdict(found: ScaledTraining) -> str:
 
 
 def ncf_verdict(found: ScaledTraining) -> str:
-    """Return whether the largest batch is efficient and chosen early, and ends at a lower hit rate."""
+    """Return the verdict: the largest batch is efficient and chosen early, and ends at a lower hit rate."""
     wrong = []
     if min(found.efficiencies[1:3]) < 0.9:
         wrong.append(f"efficiency early is {min(found.efficiencies[1:3]):.2f}")

@@ -62,7 +62,7 @@ def look(data: Path, policy: str, seed: int) -> dict[str, Any]:
 
 
 def look_verdict(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Return whether Shockwave ends sooner and has fewer late jobs than AlloX and Gavel, and OSSP delays small jobs.
+    """Return the verdict: Shockwave ends sooner, with fewer late jobs, than AlloX and Gavel; OSSP delays small jobs.
 
     Compared for each batch; a statement holds if the 95 % interval over batches is above 0.
     """

@@ -61,7 +61,7 @@ def factors(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 
 def factors_verdict(ours: Sequence[Mapping[str, float]]) -> str:
-    """Return whether the stated factors are reached, to nine tenths, within the interval over orders of arrival."""
+    """Return the verdict: nine tenths of the stated factors are reached, within the interval over orders of arrival."""
     wrong = []
     for name, stated in STATED.items():
         low, high = interval([one[name] for one in ours])
@@ -122,7 +122,7 @@ def differences(pairs: Mapping[str, tuple[Mapping[str, float], Mapping[str, floa
 
 
 def fidelity_verdict(found: Mapping[str, float]) -> str:
-    """Return whether the shipped results differ by what table 3 says, to one point."""
+    """Return the verdict: the shipped results differ by what table 3 says, to one point."""
     off = [
         f"{name} {found[name]:.1%} instead of {stated:.1%}"
         for name, stated in FIDELITY.items()

@@ -140,7 +140,7 @@ def solve_market(jobs: int, gpus: int, seed: int) -> dict[str, Any]:
 
 
 def market_verdict(found: Sequence[dict[str, Any]]) -> str:
-    """Return whether each market is solved, no worse than a plan made once, and leaves no job below its fair part."""
+    """Return the verdict: each market is solved, no worse than a plan made once, and no job is below its fair part."""
     wrong = []
     if any(one["gap"] > _SETTLED for one in found):
         wrong.append(f"a gap is above {_SETTLED:g}")

@@ -125,7 +125,7 @@ def _reachable(left: tuple[int, ...], now: int) -> frozenset[tuple[float, ...]]:
 
 
 def table_verdict(found: Mapping[str, Outcome]) -> str:
-    """Return whether the outcomes of all printed schedules are those of table 1."""
+    """Return the verdict: the outcomes of all printed schedules are those of table 1."""
     off = [
         f"filter {name}: {figure:.2f} instead of {stated:g}"
         for name, stated_outcome in TABLE_1.items()
@@ -161,7 +161,7 @@ def _row(name: str, theirs: Outcome | None, ours: Outcome) -> list[Cell]:
 
 
 def figure_verdict(schedules: Mapping[str, Sequence[str]]) -> str:
-    """Return whether the printed schedules keep to the GPUs, the requests and the work of the example."""
+    """Return the verdict: the printed schedules keep to the GPUs, the requests and the work of the example."""
     wrong = [f"filter {name}: {one}" for name, schedule in schedules.items() for one in faults(schedule)]
     return differs("; ".join(wrong)) if wrong else REPRODUCES
 

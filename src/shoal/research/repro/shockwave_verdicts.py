@@ -46,7 +46,7 @@ def joined(wrong: Sequence[str]) -> str:
 
 
 def compared_verdict(rows: Sequence[Sequence[Cell]]) -> str:
-    """Return whether Shockwave ends sooner by the stated factors, and with a lower worst ρ, than the fair policies."""
+    """Return the verdict: Shockwave ends sooner than the fair policies by the stated factors, with a lower worst ρ."""
     found = figures(rows)
     ours, wrong = found["shockwave"], []
     for name, stated in FASTER.items():
@@ -75,7 +75,7 @@ def _sooner(found: Mapping[str, RowFigures], prefix: str) -> float:
 
 
 def mixes_verdict(rows: Sequence[Sequence[Cell]]) -> str:
-    """Return whether Shockwave ends 18 % sooner with static jobs and 1.3 times with dynamic ones, few being unfair."""
+    """Return the verdict: Shockwave ends 18 % sooner with static jobs, 1.3 times with dynamic ones; few are unfair."""
     found, wrong = figures(rows), []
     for prefix, stated, unfair in (("(1, 0) ", 0.18, 0.05), ("(0, 1) ", 0.3, 0.09)):
         sooner, mine = _sooner(found, prefix), found[f"{prefix}shockwave"].unfair
@@ -87,7 +87,7 @@ def mixes_verdict(rows: Sequence[Sequence[Cell]]) -> str:
 
 
 def noises_verdict(rows: Sequence[Sequence[Cell]]) -> str:
-    """Return whether the makespan grows by about 30 % with the largest error, and the mean JCT by a tenth at most."""
+    """Return the verdict: the makespan grows by about 30 % with the largest error, the mean JCT by a tenth at most."""
     found = list(figures(rows).values())
     longer, slower = (getattr(found[-1], name) / getattr(found[0], name) - 1.0 for name in ("makespan", "jct"))
     wrong = [] if 0.2 <= longer <= 0.5 else [f"makespan {longer:+.0%}"]
@@ -95,7 +95,7 @@ def noises_verdict(rows: Sequence[Sequence[Cell]]) -> str:
 
 
 def factors_verdict(rows: Sequence[Sequence[Cell]]) -> str:
-    """Return whether Shockwave ends 35, 19 and 8 % sooner at contentions of 3, 2 and 1.5, to 10 points each."""
+    """Return the verdict: Shockwave ends 35, 19 and 8 % sooner at contentions of 3, 2 and 1.5, to 10 points each."""
     found, wrong = figures(rows), []
     for factor, stated in (("3", 0.35), ("2", 0.19), ("1.5", 0.08)):
         sooner = _sooner(found, f"{factor}, ")
@@ -105,13 +105,13 @@ def factors_verdict(rows: Sequence[Sequence[Cell]]) -> str:
 
 
 def trace_verdict(rows: Sequence[Sequence[Cell]]) -> str:
-    """Return whether Shockwave ends 20 % sooner than the fair policies on Pollux's trace, to 10 points."""
+    """Return the verdict: Shockwave ends 20 % sooner than the fair policies on Pollux's trace, to 10 points."""
     sooner = _sooner(figures(rows), "")
     return joined([] if abs(sooner - 0.2) <= 0.1 else [f"{sooner:.0%} sooner instead of 20%"])
 
 
 def plans_verdict(rows: Sequence[Sequence[Cell]]) -> str:
-    """Return whether gaps are at most the paper's and plans take less than its 15 s."""
+    """Return the verdict: gaps are at most the paper's and plans take less than its 15 s."""
     wrong = []
     for jobs, seconds, gap, limit, stated in rows:
         if float(gap or 0.0) > float(stated or 0.0) or float(seconds or 0.0) > float(limit or 0.0):
@@ -120,7 +120,7 @@ def plans_verdict(rows: Sequence[Sequence[Cell]]) -> str:
 
 
 def predictions_verdict(rows: Sequence[Sequence[Cell]]) -> str:
-    """Return whether the restatement rule is off by 16 % at most on average and by no more than the other rules."""
+    """Return the verdict: the restatement rule is off by at most 16 % on average, and no more than the other rules."""
     means = {str(name): fmean(float(x or 0.0) for x in errors) for name, *errors in rows}
     wrong = []
     for name, mean in means.items():

@@ -143,7 +143,7 @@ def _compared(folder: str, last: int, context: ReproContext) -> list[Table]:
 
 
 def _range_verdict(gap: float, half: float | None) -> str:
-    """Return whether JCTs are shorter by as much as the abstract says."""
+    """Return the verdict on ``gap``, a relative difference of JCTs; ``half`` is half the width of its interval."""
     if LEAST <= -gap <= MOST:
         return REPRODUCES
     if half is not None and gap - half <= -LEAST <= gap + half:

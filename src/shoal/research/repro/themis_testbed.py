@@ -247,7 +247,7 @@ def score_table(first: Found, second: Found) -> Table:
 
 
 def _score_verdict(second: Found, low: Sequence[str]) -> str:
-    """Return whether Themis's scores of workload 2 are the best and no policy has ``low`` scores on workload 1."""
+    """Return the verdict: Themis's scores of workload 2 are the best and no policy has ``low`` scores on workload 1."""
     gaps = {name: [a.score - b.score for a, b in zip(second[name], second[THEMIS], strict=True)] for name in BASELINES}
     ahead = [name for name, gap in gaps.items() if fmean(gap) - half_width(gap) > 0.0]
     level = [name for name, gap in gaps.items() if fmean(gap) + half_width(gap) >= 0.0]

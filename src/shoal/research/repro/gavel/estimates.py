@@ -74,7 +74,7 @@ def _gains(kept: tuple[float, float]) -> bool:
 
 
 def figure_8(found: dict[float, list[EstimateError]]) -> Table:
-    """Return the table of the estimates' error by fraction of pairs profiled, as the paper's drawing promises."""
+    """Return the table of the estimates' error by fraction of pairs profiled."""
     rows: list[list[Cell]] = []
     for fraction, errors in found.items():
         error, right = interval([e.error for e in errors]), interval([e.right for e in errors])
