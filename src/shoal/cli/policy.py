@@ -54,7 +54,7 @@ def switch(name: str, client: "Client", as_json: bool) -> None:
 @cluster_options
 @json_option
 def shadow(name: str | None, stop: bool, client: "Client", as_json: bool) -> None:
-    """Ask policy NAME too at every decision, as a shadow that changes nothing (for administrators).
+    """Also ask policy NAME at every decision; its answers are compared and change nothing (for administrators).
 
     `shoal policy show` and the cluster's page say what it would have done differently.
     """

@@ -73,7 +73,11 @@ _SOURCES = "Workload file, or a generator's name (`shoal workload generate` list
 @click.option(
     "--profiles", multiple=True, metavar="DIR", help="Folder of measured profiles, Pollux's or Sia's; repeatable."
 )
-@click.option("--measurement-noise", default=0.0, help="Standard deviation σ of measured speeds around the true ones.")
+@click.option(
+    "--measurement-noise",
+    default=0.0,
+    help="Standard deviation σ of the logarithm of measured speeds around the true ones.",
+)
 @click.option(
     "--quotas",
     type=click.Path(path_type=Path),

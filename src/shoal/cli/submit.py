@@ -71,7 +71,7 @@ class TakesCommand(click.Command):
 @click.option("--cpus", type=int, metavar="N", help="CPUs of each rank.  [default: no limit]")
 @click.option("--memory", metavar="SIZE", help="Memory on each node, e.g. 16G.  [default: no limit]")
 @click.option("--image", help="Container image, on an engine that runs jobs in allocations of their own.")
-@click.option("--account", help="Account to charge, on such an engine.")
+@click.option("--account", help="Account to charge, on an engine that runs jobs in allocations of their own.")
 @click.option(
     "--retries",
     type=int,

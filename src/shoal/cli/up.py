@@ -117,7 +117,7 @@ _COMMON = (
         metavar="HOST[:PORT]|@DOMAIN",
         help="Host or mail domain to which notices of jobs' ends may be sent; repeatable.  [default: none]",
     ),
-    click.option("--smtp", default="", metavar="HOST[:PORT]", help="Server that sends such mail.", show_default="none"),
+    click.option("--smtp", default="", metavar="HOST[:PORT]", help="Mail server for notices.", show_default="none"),
     click.option("--json", "as_json", is_flag=True, help="Print the address as JSON."),
 )
 

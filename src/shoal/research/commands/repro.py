@@ -81,7 +81,7 @@ def _verdict_kinds(verdicts: Sequence[str]) -> str:
     "--page",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     multiple=True,
-    help="Write the tables between `<!-- repro: NAME -->` and `<!-- end -->` of this page; can be repeated.",
+    help="Write the tables between `<!-- repro: NAME -->` and `<!-- end -->` of this page; repeatable.",
 )
 @click.option(
     "--html",
