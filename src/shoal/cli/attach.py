@@ -13,7 +13,7 @@ import click
 
 from shoal.cli.client import cluster_options, find_job, job_path, retrying
 from shoal.cli.completion import complete_job
-from shoal.cli.output import json_option, print_json
+from shoal.cli.output import print_json
 from shoal.cli.submit import TakesCommand, words_after_dashes
 from shoal.core.errors import InputError, ShoalError
 from shoal.wire.messages import (
@@ -42,7 +42,6 @@ _MOST_UNSENT = 16
 @click.option("--rank", type=click.IntRange(0), default=0, metavar="R", help="Rank beside which it runs.")
 @click.option("--pty", is_flag=True, help="Give the command a terminal.")
 @cluster_options
-@json_option
 def exec_(job: str, rank: int, pty: bool, client: "Client", as_json: bool) -> None:
     """Run the command after `--` inside JOB: on its node, as its user, in its environment and folder.
 
@@ -69,7 +68,6 @@ def exec_(job: str, rank: int, pty: bool, client: "Client", as_json: bool) -> No
 @click.argument("job", shell_complete=complete_job)
 @click.option("--rank", type=click.IntRange(0), default=0, metavar="R", help="Rank beside which the shell runs.")
 @cluster_options
-@json_option
 def attach(job: str, rank: int, client: "Client", as_json: bool) -> None:
     """Open a shell inside JOB, on this terminal; it ends with the job at the latest."""
     if as_json:

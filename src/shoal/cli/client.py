@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 
 import click
 
-from shoal.cli.output import warn
+from shoal.cli.output import json_option, warn
 from shoal.cli.starting import wait_for_start
 from shoal.core.errors import InputError, ShoalError, nearest
 from shoal.wire.client import Client, Refused, Unreachable
@@ -46,7 +46,7 @@ class NoCluster(ShoalError):
 
 
 def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that select the cluster; the command gets a ``client`` in their place.
+    """Add the options that select the cluster, in whose place the command gets a ``client``, and `--json`.
 
     A group's own function is not called for its subcommands, which have these options themselves.
     """
@@ -55,6 +55,7 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--server", metavar="URL", envvar="SHOAL_SERVER", help="URL of the control plane. [env: SHOAL_SERVER]"
     )
     @click.option("--token-file", metavar="FILE", help="File with the token; SHOAL_TOKEN by default.")
+    @json_option
     @functools.wraps(command)
     def connected(*args: Any, server: str | None, token_file: str | None, **named: Any) -> Any:
         if click.get_current_context().invoked_subcommand is not None:

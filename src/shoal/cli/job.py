@@ -9,7 +9,7 @@ import click
 from shoal.cli.client import cluster_options, find_job, job_path
 from shoal.cli.completion import complete_job
 from shoal.cli.live_tables import count, facts, hours, spread, state
-from shoal.cli.output import json_option, listing, print_json, say, terminal
+from shoal.cli.output import listing, print_json, say, terminal
 from shoal.core.units import span
 from shoal.wire.messages import Reshape
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 @click.argument("job", shell_complete=complete_job)
 @click.option("--detail", is_flag=True, help="Add the time of the last decision and the job's history.")
 @cluster_options
-@json_option
 def why(job: str, detail: bool, client: "Client", as_json: bool) -> None:
     """Explain JOB's state in one sentence, with numbers, and what would change it."""
     found = find_job(client, job)
@@ -86,7 +85,6 @@ def _clock(unix_seconds: float) -> str:
 @click.command()
 @click.argument("job", shell_complete=complete_job)
 @cluster_options
-@json_option
 def job(job: str, client: "Client", as_json: bool) -> None:
     """Show everything about JOB."""
     found = find_job(client, job)
@@ -131,7 +129,6 @@ def _facts(found: "JobDetail") -> list[tuple[str, str]]:
 @click.option("--min", "min_gpus", type=int, metavar="N", help="Fewest GPUs it can run on.  [default: GPUS]")
 @click.option("--max", "max_gpus", type=int, metavar="N", help="Most GPUs it can use.  [default: GPUS]")
 @cluster_options
-@json_option
 def resize(job: str, gpus: int, min_gpus: int | None, max_gpus: int | None, client: "Client", as_json: bool) -> None:
     """Change the number of GPUs JOB asks for; it moves when the policy next grants it GPUs."""
     row = find_job(client, job, only=True).job

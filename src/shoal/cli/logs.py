@@ -10,7 +10,7 @@ import click
 from shoal.cli.client import cluster_options, find_job, job_path, retrying
 from shoal.cli.completion import complete_job
 from shoal.cli.live_tables import state
-from shoal.cli.output import json_option, log_output, print_json, warn
+from shoal.cli.output import log_output, print_json, warn
 from shoal.core.errors import InputError
 from shoal.wire.client import Refused
 from shoal.wire.messages import JobDetail, LogPart
@@ -45,7 +45,6 @@ _POLL_SECONDS = 0.5
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
 @click.option("--raw", is_flag=True, help="Send all control characters to the terminal, not colours only.")
 @cluster_options
-@json_option
 def logs(
     job: str,
     follow: bool,

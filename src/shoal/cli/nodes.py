@@ -8,7 +8,7 @@ import click
 from shoal.cli.agent import agent_heading, agent_line
 from shoal.cli.client import cluster_options
 from shoal.cli.live_tables import count, hours, limit_notes, state
-from shoal.cli.output import json_option, print_json, print_listing, say
+from shoal.cli.output import print_json, print_listing, say
 from shoal.core.units import span
 from shoal.wire.messages import AcctRow, ClusterRow, DrainNode, NewNode, NodeAdded, NodeRow, TenantRow
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 @click.group(invoke_without_command=True)
 @cluster_options
-@json_option
 def nodes(client: "Client", as_json: bool) -> None:
     """List the nodes: kind, rack, state, GPUs used, last contact and jobs; or add, drain, resume or remove some."""
     _list(client, as_json)
@@ -31,7 +30,6 @@ def nodes(client: "Client", as_json: bool) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NODE…")
 @click.option("--reason", default="no reason given", help="Why: shown by `shoal nodes` and `shoal why`.")
 @cluster_options
-@json_option
 def drain(names: tuple[str, ...], reason: str, client: "Client", as_json: bool) -> None:
     """Start nothing more on nodes until they are resumed; their running jobs continue (for administrators)."""
     for node in names:
@@ -45,7 +43,6 @@ def drain(names: tuple[str, ...], reason: str, client: "Client", as_json: bool) 
 @nodes.command(short_help="Let drained nodes start jobs again.")
 @click.argument("names", nargs=-1, required=True, metavar="NODE…")
 @cluster_options
-@json_option
 def resume(names: tuple[str, ...], client: "Client", as_json: bool) -> None:
     """Let drained nodes start jobs again, also those drained since starts failed there (for administrators)."""
     for node in names:
@@ -62,7 +59,6 @@ def resume(names: tuple[str, ...], client: "Client", as_json: bool) -> None:
 @click.option("--gpus", required=True, type=click.IntRange(1, 255), help="Number of its GPUs.")
 @click.option("--rack", default="r0", help="Its rack.")
 @cluster_options
-@json_option
 def add(name: str, kind: str, gpus: int, rack: str, client: "Client", as_json: bool) -> None:
     """Add node NAME to the running cluster; it is down until its agent connects (for administrators)."""
     added = client.post("/v1/nodes", NewNode(name, kind, gpus, rack), NodeAdded)
@@ -78,7 +74,6 @@ def add(name: str, kind: str, gpus: int, rack: str, client: "Client", as_json: b
 @nodes.command(short_help="Remove nodes from the cluster.")
 @click.argument("names", nargs=-1, required=True, metavar="NODE…")
 @cluster_options
-@json_option
 def remove(names: tuple[str, ...], client: "Client", as_json: bool) -> None:
     """Remove nodes that have left for good, or that no job runs on, from the cluster (for administrators)."""
     for node in names:
@@ -145,7 +140,6 @@ def _disk_notes(cluster: ClusterRow, nodes: list[NodeRow]) -> list[str]:
 
 @click.command()
 @cluster_options
-@json_option
 def share(client: "Client", as_json: bool) -> None:
     """Show the GPUs each tenant holds and the GPU-hours it has used, with fractions of the total, and its quota."""
     found = client.get("/v1/share", list[TenantRow])
@@ -174,7 +168,6 @@ def share(client: "Client", as_json: bool) -> None:
 
 @click.command()
 @cluster_options
-@json_option
 def acct(client: "Client", as_json: bool) -> None:
     """List ended jobs: how long they waited and ran, GPU-hours, restarts and cause."""
     found = sorted(client.get("/v1/acct", list[AcctRow]), key=lambda row: row.ended)

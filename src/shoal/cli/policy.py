@@ -6,7 +6,7 @@ import click
 
 from shoal.cli.client import cluster_options
 from shoal.cli.completion import complete_policy
-from shoal.cli.output import json_option, print_json, print_listing
+from shoal.cli.output import print_json, print_listing
 from shoal.wire.policy_messages import PolicyChoice, PolicyInForce, ShadowChoice, ShadowRow
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ def policy(ctx: click.Context) -> None:
 
 @policy.command("show", short_help="Show the deciding and the shadow policy.")
 @cluster_options
-@json_option
 def show(client: "Client", as_json: bool) -> None:
     """Show the policy that decides, and how a shadow policy would have decided."""
     found = client.get("/v1/policy", PolicyInForce)
@@ -38,7 +37,6 @@ def show(client: "Client", as_json: bool) -> None:
 @policy.command("switch", short_help="Let another policy decide.")
 @click.argument("name", shell_complete=complete_policy)
 @cluster_options
-@json_option
 def switch(name: str, client: "Client", as_json: bool) -> None:
     """Let policy NAME decide from now on, until the control plane restarts (for administrators)."""
     client.call("POST", "/v1/policy", PolicyChoice(name), type(None))
@@ -52,7 +50,6 @@ def switch(name: str, client: "Client", as_json: bool) -> None:
 @click.argument("name", required=False, shell_complete=complete_policy)
 @click.option("--stop", is_flag=True, help="Stop the shadow policy.")
 @cluster_options
-@json_option
 def shadow(name: str | None, stop: bool, client: "Client", as_json: bool) -> None:
     """Also ask policy NAME at every decision; its answers are compared and change nothing (for administrators).
 

@@ -11,7 +11,7 @@ import click
 
 from shoal.cli.client import cluster_options, list_jobs, retrying
 from shoal.cli.live_tables import spread, state
-from shoal.cli.output import json_option, listing, print_json, terminal
+from shoal.cli.output import listing, print_json, terminal
 from shoal.core.errors import InputError
 from shoal.core.printable import printable
 from shoal.core.units import span
@@ -50,7 +50,6 @@ _GAP_SECONDS = 0.5
 @click.option("--watch", is_flag=True, help="Redraw at each change, until Ctrl-C.")
 @click.option("--tenant", metavar="T", help="Only this tenant's jobs.")
 @cluster_options
-@json_option
 def queue(
     with_ended: bool,
     limit: int,

@@ -6,7 +6,7 @@ import click
 
 from shoal.cli.client import cluster_options
 from shoal.cli.live_tables import count
-from shoal.cli.output import json_option, print_json, print_listing
+from shoal.cli.output import print_json, print_listing
 from shoal.core.decoding import convert
 from shoal.wire.messages import QuotaMessage
 
@@ -28,7 +28,6 @@ def quota(ctx: click.Context) -> None:
 @click.option("--gpus", type=int, metavar="N", help="Most GPUs at once.  [default: any number]")
 @click.option("--guaranteed", type=int, default=0, metavar="N", help="GPUs it gets back from others on demand.")
 @cluster_options
-@json_option
 def set_(tenant: str, queued: int | None, gpus: int | None, guaranteed: int, client: "Client", as_json: bool) -> None:
     """Set the quota of TENANT, in place of the one before; without options it has none."""
     given = {"tenant": tenant, "queued": queued, "gpus": gpus, "guaranteed": guaranteed}
@@ -53,7 +52,6 @@ def _described(wanted: QuotaMessage) -> str:
 
 @quota.command("list")
 @cluster_options
-@json_option
 def list_(client: "Client", as_json: bool) -> None:
     """List the quotas."""
     found = client.get("/v1/quotas", list[QuotaMessage])

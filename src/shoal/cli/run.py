@@ -11,7 +11,7 @@ from shoal.cli.attach import exit_code, run_session, terminal_fields
 from shoal.cli.client import cluster_options, job_path, retrying
 from shoal.cli.live_tables import state
 from shoal.cli.logs import follow_job
-from shoal.cli.output import json_option, print_json, warn
+from shoal.cli.output import print_json, warn
 from shoal.cli.submit import TakesCommand, command_job, deliver, given_fields, ship_folders, submit, words_after_dashes
 from shoal.cli.waiting_options import waiting_fields
 from shoal.core.errors import InputError, ShoalError
@@ -28,7 +28,6 @@ _POLL_SECONDS = 0.3
 @click.option("--pty", is_flag=True, help="Run the command on this terminal, as an interactive shell needs.")
 @click.option("--ship", "shipped", is_flag=True, help="Send the working folder's files, and run the job in a copy.")
 @cluster_options
-@json_option
 def run(pty: bool, shipped: bool, client: "Client", as_json: bool, **options: Any) -> None:
     """Submit a command, wait until it runs, print its output and exit with its status; Ctrl-C cancels it.
 

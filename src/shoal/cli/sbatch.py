@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shoal.cli.client import cluster_options
-from shoal.cli.output import json_option, print_json, say, warn
+from shoal.cli.output import print_json, say, warn
 from shoal.cli.submit import deliver
 from shoal.core.errors import InputError
 
@@ -23,7 +23,6 @@ _MOST_SCRIPT_BYTES = 4 << 20
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SBATCH OPTIONS] [SCRIPT [ARGUMENT…]]")
 @cluster_options
-@json_option
 def sbatch(words: tuple[str, ...], client: "Client", as_json: bool) -> None:
     """Submit a batch script as Slurm's sbatch does: options before it override SBATCH_* variables and its directives.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shoal.cli.client import cluster_options, job_path, retrying
-from shoal.cli.output import json_option, print_json, print_table, warn
+from shoal.cli.output import print_json, print_table, warn
 from shoal.core.errors import InputError, ShoalError
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ class NothingFound(ShoalError):
 @click.option("--poll", default=2.0, metavar="SECONDS", help="Seconds between polls of the trials.")
 @click.option("--cancel", "cancels", is_flag=True, help="When interrupted, cancel the running trials.")
 @cluster_options
-@json_option
 def search(file: str, poll: float, cancels: bool, client: "Client", as_json: bool) -> None:
     """Search over hyper-parameters: train the trials of FILE, stop the worse ones, print the best."""
     from shoal.hpo.live_search import Driver

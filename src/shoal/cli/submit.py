@@ -10,7 +10,7 @@ import click
 
 from shoal.cli.client import cluster_options
 from shoal.cli.live_tables import limit_notes
-from shoal.cli.output import json_option, print_json, say, warn
+from shoal.cli.output import print_json, say, warn
 from shoal.cli.waiting_options import waiting_fields, waiting_options
 from shoal.core.errors import InputError
 from shoal.core.sizes import read_size
@@ -88,7 +88,6 @@ class TakesCommand(click.Command):
 @click.option("--ship", "shipped", is_flag=True, help="Send the working folder's files, and run the job in a copy.")
 @click.option("-n", "--count", default=1, metavar="N", help="Number of copies.")
 @cluster_options
-@json_option
 def submit(words: tuple[str, ...], count: int, shipped: bool, client: "Client", as_json: bool, **options: Any) -> None:
     """Submit jobs: a YAML file, an unchanged #SBATCH script, or a command after `--`. Print their ids."""
     if not 1 <= count <= _MOST:

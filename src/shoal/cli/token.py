@@ -8,7 +8,7 @@ import click
 
 from shoal.cli.client import cluster_options
 from shoal.cli.live_tables import count
-from shoal.cli.output import json_option, print_json, print_listing, warn
+from shoal.cli.output import print_json, print_listing, warn
 from shoal.wire.fields import Role
 from shoal.wire.messages import TOKEN_DAYS, NewToken, TokenRow
 
@@ -33,7 +33,6 @@ def token(ctx: click.Context) -> None:
 @click.option("--node", metavar="NODE", help="Node of an agent's token.")
 @click.option("--days", type=float, default=TOKEN_DAYS, help="Days until the token expires.")
 @cluster_options
-@json_option
 def create(
     name: str, role: Role, tenant: str | None, node: str | None, days: float, client: "Client", as_json: bool
 ) -> None:
@@ -48,7 +47,6 @@ def create(
 
 @token.command("list")
 @cluster_options
-@json_option
 def list_(client: "Client", as_json: bool) -> None:
     """List the tokens, without their secrets."""
     found = client.get("/v1/tokens", list[TokenRow])
@@ -63,7 +61,6 @@ def list_(client: "Client", as_json: bool) -> None:
 @token.command()
 @click.argument("name")
 @cluster_options
-@json_option
 def revoke(name: str, client: "Client", as_json: bool) -> None:
     """Revoke token NAME at once."""
     client.call("DELETE", f"/v1/tokens/{quote(name, safe='')}", None, type(None))

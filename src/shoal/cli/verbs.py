@@ -7,7 +7,7 @@ import click
 from shoal.cli.client import cluster_options, find_job, job_path
 from shoal.cli.completion import complete_job
 from shoal.cli.live_tables import count, state
-from shoal.cli.output import json_option, print_json, say, warn
+from shoal.cli.output import print_json, say, warn
 from shoal.core.errors import InputError
 from shoal.wire.messages import CancelMany, PrioritiseMany, PriorityMessage, Submitted
 
@@ -61,7 +61,6 @@ def _each(
 @click.command()
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB…", shell_complete=complete_job)
 @cluster_options
-@json_option
 def hold(jobs: tuple[str, ...], client: "Client", as_json: bool) -> None:
     """Keep jobs from starting until `shoal release`; a running job continues, and is not restarted."""
 
@@ -75,7 +74,6 @@ def hold(jobs: tuple[str, ...], client: "Client", as_json: bool) -> None:
 @click.command()
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB…", shell_complete=complete_job)
 @cluster_options
-@json_option
 def release(jobs: tuple[str, ...], client: "Client", as_json: bool) -> None:
     """Release held jobs."""
     _each(client, jobs, "release", as_json, lambda row: f"released {row.id}")
@@ -84,7 +82,6 @@ def release(jobs: tuple[str, ...], client: "Client", as_json: bool) -> None:
 @click.command()
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB…", shell_complete=complete_job)
 @cluster_options
-@json_option
 def requeue(jobs: tuple[str, ...], client: "Client", as_json: bool) -> None:
     """Stop running jobs and put them back into the queue; what they have not saved is lost."""
     _each(client, jobs, "requeue", as_json, lambda row: f"put {row.id} back into the queue; unsaved work is lost")
@@ -95,7 +92,6 @@ def requeue(jobs: tuple[str, ...], client: "Client", as_json: bool) -> None:
 @click.argument("priority", type=int, metavar="N")
 @_filters
 @cluster_options
-@json_option
 def priority(
     jobs: tuple[str, ...], priority: int, every: bool, client: "Client", as_json: bool, **filters: Any
 ) -> None:
@@ -119,7 +115,6 @@ def priority(
 @click.option("--force", is_flag=True, help="Kill running jobs at once, also those that are already being cancelled.")
 @_filters
 @cluster_options
-@json_option
 def cancel(jobs: tuple[str, ...], force: bool, every: bool, client: "Client", as_json: bool, **filters: Any) -> None:
     """Cancel jobs; running ones are warned (SIGTERM) and killed after their grace."""
     filtered = _filtered(jobs, every, filters)

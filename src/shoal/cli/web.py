@@ -6,7 +6,7 @@ from urllib.parse import quote
 import click
 
 from shoal.cli.client import cluster_options
-from shoal.cli.output import json_option, print_json, warn
+from shoal.cli.output import print_json, warn
 from shoal.wire.login_messages import LoginCode
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 @click.command()
 @cluster_options
-@json_option
 def web(client: "Client", as_json: bool) -> None:
     """Print a link to the cluster's page; it logs one browser in as you, once."""
     made = client.post("/v1/login/code", None, LoginCode)

@@ -10,7 +10,7 @@ import click
 from shoal.cli.client import cluster_options
 from shoal.cli.completion import complete_policy
 from shoal.cli.live_tables import count
-from shoal.cli.output import json_option, print_json, print_listing
+from shoal.cli.output import print_json, print_listing
 from shoal.cli.submit import read
 from shoal.core.errors import InputError
 from shoal.core.units import span
@@ -39,7 +39,6 @@ AS_IT_IS = "as it is"
 @click.option("--job", "file", metavar="FILE", help="Job to add: a job file or an #SBATCH script.")
 @click.option("--seeds", type=int, default=5, metavar="K", help="Simulations per case, for the intervals.")
 @cluster_options
-@json_option
 def whatif(
     policies: tuple[str, ...], add: str | None, file: str | None, seeds: int, client: "Client", as_json: bool
 ) -> None:
