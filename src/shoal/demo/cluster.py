@@ -5,7 +5,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,27 +88,29 @@ def run_demo(policy: str, out: Path, show: Callable[[str, float, Sequence[JobRow
     """
     with tempfile.TemporaryDirectory(prefix="shoal-demo-") as folder:
         settings = Settings(Path(folder), Scenario(parse_cluster(CLUSTER), policy), roots=(folder,))
-        with run_service(settings, Address(), embedded=True) as made:
-            local = LocalNodes.of(
-                made.listening.url,
-                made.agent_token,
-                settings.scenario.cluster.nodes,
-                settings.home,
-                roots=settings.roots,
-            )
-            client = Client(made.listening.url, made.admin_token)
-            try:
-                local.ensure_running()
-                while made.control_plane.cluster().up_gpus < settings.scenario.cluster.total_gpus:
-                    time.sleep(0.05)
-                client.post("/v1/jobs/batch", SubmissionBatch([_submission(*job) for job in JOBS]), Submitted)
-                rows = _watch(policy, client, local, show)
-            finally:
-                client.close()
-                local.stop(_never_impatient)
+        with running_cluster(settings, embedded=True) as (local, client):
+            client.post("/v1/jobs/batch", SubmissionBatch([_submission(*job) for job in JOBS]), Submitted)
+            rows = _watch(policy, client, local, show)
         run = _keep_journal(Path(folder) / JOURNAL, out / policy)
     jct, makespan = _simulated(policy)
     return DemoResult(policy, run, rows, jct, makespan)
+
+
+@contextmanager
+def running_cluster(settings: Settings, *, embedded: bool = False) -> Iterator[tuple[LocalNodes, Client]]:
+    """Run a control plane and an agent for each node; yields the agents and an admin's client when all GPUs are up."""
+    with run_service(settings, Address(), embedded=embedded) as made:
+        cluster, url = settings.scenario.cluster, made.listening.url
+        local = LocalNodes.of(url, made.agent_token, cluster.nodes, settings.home, roots=settings.roots)
+        client = Client(url, made.admin_token)
+        try:
+            while made.control_plane.cluster().up_gpus < cluster.total_gpus:
+                local.ensure_running()
+                time.sleep(0.05)
+            yield local, client
+        finally:
+            client.close()
+            local.stop(_never_impatient)
 
 
 def _keep_journal(journal: Path, folder: Path) -> StoredRun:

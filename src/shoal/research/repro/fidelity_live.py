@@ -16,10 +16,10 @@ from shoal.core.commands import Decided, Resize, Start, Stop
 from shoal.core.errors import ShoalError
 from shoal.core.events import EventBatch, JobCompleted, JobProfiled, JobStopped, JobSubmitted, NodeReturned
 from shoal.core.units import Seconds
+from shoal.demo.cluster import running_cluster
 from shoal.live.home import JOURNAL, Settings
 from shoal.provider.local import LocalNodes
 from shoal.scenario.scenario import Scenario
-from shoal.serve.service import Address, run_service
 from shoal.store.codec import Header
 from shoal.store.journal import JournalFile
 from shoal.wire.client import Client
@@ -41,20 +41,9 @@ def run_queue(
     All files, including the journal, are in ``home``.
     """
     settings = Settings(home, scenario, roots=(str(home),))
-    with run_service(settings, Address()) as made:
-        local = LocalNodes.of(
-            made.listening.url, made.agent_token, settings.scenario.cluster.nodes, settings.home, roots=settings.roots
-        )
-        client = Client(made.listening.url, made.admin_token)
-        try:
-            while made.control_plane.cluster().up_gpus < scenario.cluster.total_gpus:
-                local.ensure_running()
-                time.sleep(0.05)
-            _submit(client, local, queue)
-            _wait_until_done(client, local, home, announce)
-        finally:
-            client.close()
-            local.stop(_never_impatient)
+    with running_cluster(settings) as (local, client):
+        _submit(client, local, queue)
+        _wait_until_done(client, local, home, announce)
 
 
 def _submit(client: Client, local: LocalNodes, queue: Sequence[tuple[float, Submission]]) -> None:
@@ -82,11 +71,6 @@ def _wait_until_done(client: Client, local: LocalNodes, home: Path, announce: Ca
         if len(over) == len(rows):
             return
         time.sleep(_POLL_SECONDS)
-
-
-def _never_impatient() -> bool:
-    time.sleep(0.05)
-    return False
 
 
 def job_environment() -> dict[str, str]:
