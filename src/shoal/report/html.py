@@ -1,6 +1,7 @@
 """A self-contained page from a frame, a style and a script of ``page/``. It loads nothing from anywhere."""
 
 import json
+from collections.abc import Mapping
 from html import escape as escape_html
 from importlib import resources
 
@@ -21,7 +22,11 @@ def fill_frame(title: str, parts: str, data: object, script: str, style: str = "
         "plot": _resource("plot.js"),
         "charts": _resource(script),
     }
-    frame = _resource("frame.html")
+    return filled(_resource("frame.html"), pieces)
+
+
+def filled(frame: str, pieces: Mapping[str, str]) -> str:
+    """Return a frame with each ``{{name}}`` replaced by the piece of that name; braces in a piece stay."""
     head, *rest = frame.split("{{")
     for piece in rest:
         name, _, tail = piece.partition("}}")

@@ -21,7 +21,7 @@ from shoal.report.chart_data import charts
 from shoal.report.compare import Comparison, PolicyResult, compare, differing_settings, group_runs, settings_of_run
 from shoal.report.files import StoredRun
 from shoal.report.history import History
-from shoal.report.html import escape
+from shoal.report.html import escape, filled
 from shoal.report.job_story import WaitingReason
 from shoal.report.run_data import run_data
 from shoal.report.tables import basis, change, figure, heading
@@ -194,11 +194,7 @@ def _fill(title: str, data: Sequence[Mapping[str, Any]]) -> str:
         "script": script,
         "data": b64encode(packed).decode(),
     }
-    head, *rest = web_text("run.html").split("{{")
-    for piece in rest:
-        name, _, tail = piece.partition("}}")
-        head += pieces[name] + tail
-    return head
+    return filled(web_text("run.html"), pieces)
 
 
 def _hash(text: str) -> str:
