@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from yaml.nodes import Node
 
 
-def read_text(path: Path) -> str:
-    """Return a file's text."""
+def read_text(path: Path, field: str = "file") -> str:
+    """Return a file's text; errors name it as the value of ``field``."""
     try:
         return path.read_bytes().decode()
     except OSError as error:
-        raise InputError("file", str(path), f"cannot be read: {error.strerror}") from error
+        raise InputError(field, str(path), f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise InputError("file", str(path), "is neither YAML nor a script: it is not text") from error
+        raise InputError(field, str(path), "is not text in UTF-8") from error
 
 
 @contextmanager
-def yaml_errors(path: Path, what: str) -> Iterator[None]:
+def yaml_errors(path: Path, what: str, field: str = "file") -> Iterator[None]:
     """Turn errors of the YAML parser into ``InputError``: the file is not ``what``, with the line."""
     import yaml
 
@@ -30,11 +30,11 @@ def yaml_errors(path: Path, what: str) -> Iterator[None]:
         yield
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise InputError("file", str(path), f"is not {what}: {line}{error.problem}") from error
+        raise InputError(field, str(path), f"is not {what}: {line}{error.problem}") from error
     except RecursionError:
-        raise InputError("file", str(path), f"is not {what}: it is nested too deeply") from None
+        raise InputError(field, str(path), f"is not {what}: it is nested too deeply") from None
     except (yaml.YAMLError, ValueError) as error:
-        raise InputError("file", str(path), f"is not {what}: {' '.join(str(error).split())}") from error
+        raise InputError(field, str(path), f"is not {what}: {' '.join(str(error).split())}") from error
 
 
 def lines_of(node: "Node") -> dict[str, int]:

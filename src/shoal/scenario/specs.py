@@ -10,6 +10,7 @@ from shoal.core.errors import InputError, nearest
 from shoal.core.quota import Quota
 from shoal.core.spec_text import split_options
 from shoal.core.topology import MOST_GPUS_PER_NODE, MOST_NODES, Node, Topology, parse_cluster, topology_of
+from shoal.jobspec.yaml_file import read_text, yaml_errors
 from shoal.sim.faults import NO_FAULTS, Faults, JobFault, NodeFault, NodeJoin, Straggler
 
 _MOST_HINT = f"a cluster can have at most {MOST_NODES:,} nodes"
@@ -32,17 +33,9 @@ def read_cluster(spec: str) -> Topology:
 def _yaml(path: Path, field: str) -> dict[str, Any]:
     import yaml
 
-    try:
-        document = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise InputError(field, str(path), f"cannot be read: {error.strerror}") from error
-    except yaml.MarkedYAMLError as error:
-        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise InputError(field, str(path), f"is not YAML: {line}{error.problem}") from error
-    except RecursionError:
-        raise InputError(field, str(path), "is nested too deeply; write fewer levels") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise InputError(field, str(path), f"is not YAML: {' '.join(str(error).split())}") from error
+    text = read_text(path, field)
+    with yaml_errors(path, "YAML", field):
+        document = yaml.safe_load(text)
     if not isinstance(document, dict):
         raise InputError(field, str(path), "must be a YAML mapping")
     return document
