@@ -7,7 +7,7 @@ Tiresias, Themis, Optimus and AFS-P; times are seconds. Figure 15 compares each 
 from collections.abc import Mapping, Sequence
 
 from shoal.research.repro.context import ReproContext
-from shoal.research.repro.fidelity import FidelityResult, measure_case
+from shoal.research.repro.fidelity import FidelityResult, live_results
 from shoal.research.repro.fidelity_queue import CLUSTER, QUEUE, START_SECONDS, FidelityCase
 from shoal.research.repro.paired import PairedRatio, all_at_least, all_hold, paired_ratio
 from shoal.research.repro.registry import Reproduction
@@ -19,7 +19,6 @@ CASES = (
     FidelityCase("optimus", (("interval", 20.0),), elastic=True),
     FidelityCase("afs-p", (("unit", 20.0),), elastic=True),
 )
-REPEATS = 3
 
 PAPER_GAINS = {"tiresias": (3.54, 2.93), "optimus": (1.12, 1.66), "themis": (1.22, 1.30)}
 """AFS-P's gain in mean completion time over each, on traces 9 and 3 (§5.3)."""
@@ -30,18 +29,8 @@ PAPER_ERRORS = {"tiresias": 0.005, "afs-p": 0.052}
 Live = Mapping[str, Sequence[FidelityResult]]
 """Results by policy and repeat."""
 
-
-def live_results(context: ReproContext, cases: Sequence[FidelityCase]) -> Live:
-    """Return the live and simulated runs of these cases, measured or stored."""
-    repeats = 1 if context.quick else REPEATS
-    found: dict[str, list[FidelityResult]] = {}
-    for number in range(repeats):
-        for case in cases:
-            key = {"afs-live": case.spec(), "run": number}
-            label = f"{case.spec()}, run {number + 1} of {repeats}"
-            row = context.run(key, label, measure_case, context, case, number, "afs-")
-            found.setdefault(case.policy, []).append(FidelityResult(**row))
-    return found
+_STORED = "afs-live", "afs-"
+"""The name in the keys of stored results, and the beginning of the folders' names."""
 
 
 def _scale() -> str:
@@ -114,11 +103,11 @@ def error_table(found: Live) -> Table:
 
 
 def _figure_7(context: ReproContext) -> list[Table]:
-    return [gain_table(live_results(context, CASES))]
+    return [gain_table(live_results(context, CASES, *_STORED))]
 
 
 def _figure_15(context: ReproContext) -> list[Table]:
-    return [error_table(live_results(context, [case for case in CASES if case.policy in PAPER_ERRORS]))]
+    return [error_table(live_results(context, [case for case in CASES if case.policy in PAPER_ERRORS], *_STORED))]
 
 
 _PAPER = "AFS (NSDI '21)"

@@ -237,13 +237,7 @@ _COLUMNS = (
 
 
 def _run(context: ReproContext) -> list[Table]:
-    repeats = 1 if context.quick else REPEATS
-    runs: dict[str, list[FidelityResult]] = {case.policy: [] for case in CASES}
-    for number in range(repeats):
-        for case in CASES:
-            key = {"fidelity": case.spec(), "run": number}
-            label = f"{case.spec()}, run {number + 1} of {repeats}"
-            runs[case.policy].append(FidelityResult(**context.run(key, label, measure_case, context, case, number)))
+    runs = live_results(context, CASES)
     rows = [_row(case.policy, runs[case.policy]) for case in CASES]
     here = (
         f"{len(QUEUE)} PyTorch jobs (gloo, processors) on {CLUSTER}; seconds, medians over the runs; off: relative "
@@ -253,12 +247,26 @@ def _run(context: ReproContext) -> list[Table]:
     return [table("simulator compared with the embedded cluster", _COLUMNS, rows, theirs, here)]
 
 
-def measure_case(context: ReproContext, case: FidelityCase, number: int, series: str = "") -> FidelityResult:
-    """Run a case live and simulated; its home folder is beside the result file, if there is one.
+def live_results(
+    context: ReproContext, cases: Sequence[FidelityCase], name: str = "fidelity", folder: str = ""
+) -> dict[str, list[FidelityResult]]:
+    """Return, by policy, the live and simulated runs of these cases, measured or stored under a key with this ``name``.
 
-    ``series`` is put before the folder's name by other modules, so that their runs have folders of their own.
+    The home folder of a run is beside the file of results, if there is one; its name begins with ``folder``.
     """
-    with _home(context, f"{series}{case.policy}-{number + 1}") as home:
+    repeats = 1 if context.quick else REPEATS
+    found: dict[str, list[FidelityResult]] = {case.policy: [] for case in cases}
+    for number in range(repeats):
+        for case in cases:
+            key = {name: case.spec(), "run": number}
+            label = f"{case.spec()}, run {number + 1} of {repeats}"
+            home = f"{folder}{case.policy}-{number + 1}"
+            found[case.policy].append(FidelityResult(**context.run(key, label, _measure, context, case, home)))
+    return found
+
+
+def _measure(context: ReproContext, case: FidelityCase, name: str) -> FidelityResult:
+    with _home(context, name) as home:
         return compare(case, home, context)
 
 
