@@ -63,8 +63,11 @@ _OURS = ("shockwave", "shoal")
 def public_trace(data: Path, trace: str, seed: int = 0) -> Workload:
     """Return one of the public traces; a seed above 0 permutes its jobs over the same arrival times."""
     whole = read_workload(data / "shockwave" / TRACES[trace][0], "shockwave")
-    if not seed:
-        return whole
+    return permuted(whole, seed) if seed else whole
+
+
+def permuted(whole: Workload, seed: int | Sequence[int]) -> Workload:
+    """Return the workload with its jobs permuted over the same arrival times."""
     order = np.random.default_rng(seed).permutation(len(whole.jobs)).tolist()
     times = [job.submitted for job in whole.jobs]
     jobs = (msgspec.structs.replace(whole.jobs[i], submitted=at) for i, at in zip(order, times, strict=True))

@@ -75,9 +75,6 @@ class ThemisResult:
 
 Results = Mapping[ThemisCase, ThemisResult]
 
-FilterLease = Mapping[tuple[float, int], float]
-"""Figures by filter and lease in minutes."""
-
 
 def measure(case: ThemisCase, trials: int = TRIALS) -> ThemisResult:
     """Run one case on the paper's heterogeneous cluster."""

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from shoal.core.topology import parse_cluster
@@ -17,6 +16,7 @@ from shoal.research.repro.gavel.claims import Claim, claims_table, interval, pai
 from shoal.research.repro.gavel.runs import HOUR, PAPER, RESTART, seeds
 from shoal.research.repro.parallel import Task, run_all
 from shoal.research.repro.registry import Reproduction
+from shoal.research.repro.shockwave import permuted
 from shoal.research.repro.table import Cell, Column, Table, table
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
@@ -49,12 +49,7 @@ OVERHEADS: Mapping[str, tuple[float, float]] = {
 def public_trace(data: Path, name: str, seed: int = 0) -> Workload:
     """One of the public traces; a seed above 0 permutes its jobs over the same arrival times."""
     whole = read_workload(data / "gavel" / "traces" / "physical_cluster" / f"{name}.trace", "gavel")
-    if not seed:
-        return whole
-    order = np.random.default_rng([seed, 3]).permutation(len(whole.jobs)).tolist()
-    times = [job.submitted for job in whole.jobs]
-    jobs = (msgspec.structs.replace(whole.jobs[i], submitted=at) for i, at in zip(order, times, strict=True))
-    return Workload(whole.name, tuple(jobs), whole.format, whole.source)
+    return permuted(whole, [seed, 3]) if seed else whole
 
 
 def measure(data: Path, row: str, seed: int) -> dict[str, Any]:
