@@ -5,7 +5,6 @@ Keeps one connection open per calling thread. A refusal by the server is raised 
 
 import http.client
 import ssl
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -14,12 +13,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from shoal.core.errors import InputError, ShoalError
+from shoal.wire.kept_connections import MOST_BYTES, KeptConnections
 from shoal.wire.messages import ProblemDetails
 
 _T = TypeVar("_T")
-
-_MOST_BYTES = 256 * 2**20
-"""Most bytes of an answer."""
 
 
 class Unreachable(ShoalError):
@@ -61,7 +58,7 @@ class Client:
         self._token = token if isinstance(token, str) else ""
         self._ask = None if isinstance(token, str) else token
         self._timeout = timeout
-        self._own = threading.local()
+        self._kept = KeptConnections(self._connect)
 
     def get(self, path: str, into: type[_T], *, timeout: float | None = None) -> _T:
         """GET a path; the answer as a message of type ``into``."""
@@ -95,7 +92,7 @@ class Client:
                 connection.request("GET", self._base + path, headers=self._headers(None))
                 response = connection.getresponse()
             if response.status >= 400:
-                raise refusal(response.status, response.read(_MOST_BYTES))
+                raise refusal(response.status, response.read(MOST_BYTES))
             for line in response:
                 yield line.decode().rstrip("\r\n")
         except (OSError, http.client.HTTPException) as error:
@@ -105,31 +102,13 @@ class Client:
 
     def close(self) -> None:
         """Close this thread's connection; a later call connects anew."""
-        kept: http.client.HTTPConnection | None = getattr(self._own, "connection", None)
-        if kept is not None:
-            kept.close()
-            self._own.connection = None
+        self._kept.close()
 
     def _exchange(self, method: str, path: str, data: bytes | None, timeout: float) -> tuple[int, bytes]:
-        kept: http.client.HTTPConnection | None = getattr(self._own, "connection", None)
-        for connection in (kept, None):
-            # The server may have closed a kept connection: try once more on a fresh one.
-            fresh = connection is None
-            link = self._own.connection = connection or self._connect(timeout)
-            try:
-                if link.sock is not None:
-                    link.sock.settimeout(timeout)
-                link.request(method, self._base + path, body=data, headers=self._headers(data))
-                response = link.getresponse()
-                answer = response.read(_MOST_BYTES)
-            except (OSError, http.client.HTTPException) as error:
-                link.close()
-                self._own.connection = None
-                if fresh or isinstance(error, TimeoutError):
-                    raise self._unreachable(error) from error
-            else:
-                return response.status, answer
-        raise AssertionError("the fresh connection either answers or raises")
+        try:
+            return self._kept.exchange(method, self._base + path, data, self._headers(data), timeout)
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from error
 
     def _connect(self, timeout: float | None) -> http.client.HTTPConnection:
         if self._tls is not None:

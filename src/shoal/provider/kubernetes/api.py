@@ -3,7 +3,6 @@
 import http.client
 import socket
 import ssl
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ import msgspec
 from shoal.core.errors import ShoalError
 from shoal.provider.kubernetes.access import Access
 from shoal.provider.protocol import EngineAway
+from shoal.wire.kept_connections import MOST_BYTES, KeptConnections
 
 T = TypeVar("T")
 
@@ -23,8 +23,6 @@ _SECONDS = 5.0
 
 WATCH_SECONDS = 240
 """Seconds after which the API server ends a watch, which is then resumed."""
-
-_MOST_BYTES = 256 * 2**20
 
 
 class Fields(msgspec.Struct, frozen=True, rename="camel"):
@@ -105,7 +103,10 @@ class Api:
 
     access: Access
     seconds: float = _SECONDS
-    _own: threading.local = field(default_factory=threading.local)
+    _kept: KeptConnections = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._kept = KeptConnections(self._connect)
 
     def call(
         self, method: str, path: str, into: type[T], *, body: Any = None, params: Mapping[str, object] | None = None
@@ -113,23 +114,12 @@ class Api:
         """Send one request and return its answer; ``ApiRefusal`` if it is refused, ``EngineAway`` if none comes."""
         data = None if body is None else msgspec.json.encode(body)
         target = self._target(path, params)
-        kept: http.client.HTTPConnection | None = getattr(self._own, "connection", None)
-        # The server may have closed a kept connection. A repeated POST or DELETE is answered 409 or 404, which callers
-        # take as done.
-        for connection in (kept, None):
-            link = self._own.connection = connection or self._connect(self.seconds)
-            try:
-                link.request(method, target, body=data, headers=self._headers(data))
-                response = link.getresponse()
-                answer = response.read(_MOST_BYTES)
-            except (OSError, http.client.HTTPException) as error:
-                link.close()
-                self._own.connection = None
-                if connection is None or isinstance(error, TimeoutError):
-                    raise _away(self.access.url, error) from None
-            else:
-                return _decoded(response.status, answer, into)
-        raise AssertionError("the fresh connection either answers or raises")
+        try:
+            # A POST or DELETE that is sent a second time is answered 409 or 404, which callers take as done.
+            status, answer = self._kept.exchange(method, target, data, self._headers(data), self.seconds)
+        except (OSError, http.client.HTTPException) as error:
+            raise _away(self.access.url, error) from None
+        return _decoded(status, answer, into)
 
     def list(self, path: str, item: type[T], params: Mapping[str, object]) -> tuple[list[T], str]:
         """Return all objects of a path, in parts of 500, and the version of the list."""
@@ -153,7 +143,7 @@ class Api:
             link.request("GET", self._target(path, {**given, "timeoutSeconds": WATCH_SECONDS}), headers=self._headers())
             stream.response = response = link.getresponse()
             if response.status != 200:
-                _decoded(response.status, response.read(_MOST_BYTES), Status)
+                _decoded(response.status, response.read(MOST_BYTES), Status)
             stream.socket.settimeout(WATCH_SECONDS + 30.0)
         except (OSError, http.client.HTTPException) as error:
             link.close()
@@ -165,10 +155,7 @@ class Api:
 
     def close(self) -> None:
         """Close this thread's connection; a later call connects anew."""
-        kept: http.client.HTTPConnection | None = getattr(self._own, "connection", None)
-        if kept is not None:
-            kept.close()
-            self._own.connection = None
+        self._kept.close()
 
     def _target(self, path: str, params: Mapping[str, object] | None) -> str:
         query = urlencode({key: value for key, value in (params or {}).items() if value != ""})
