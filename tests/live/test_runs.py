@@ -1,5 +1,6 @@
 """The registry of runs by itself: commands and reports in, events and orders out; no clock, no lock, no process."""
 
+import gc
 from math import inf
 from typing import Any
 
@@ -21,6 +22,7 @@ from shoal.core.events import (
 from shoal.core.job import BatchSetting, JobSpec, Launch
 from shoal.core.topology import Node, Placement
 from shoal.live.agent_waits import Timers
+from shoal.live.gang import Gang
 from shoal.live.live_job import LiveJob
 from shoal.live.recovery import RecoveredRuns, UnfinishedRun
 from shoal.live.resumption import resume
@@ -505,3 +507,29 @@ def test_a_first_report_advances_only_jobs_that_wait_for_nodes() -> None:
         assert (advanced, phases(it)) == ([], {2: "prepare"})
         it.report(0, [], 9.0)
     assert (advanced, phases(it), it.waits.blocked) == ([0], {2: "go"}, {})
+
+
+def gangs() -> int:
+    return sum(type(each) is Gang for each in gc.get_objects())
+
+
+def test_gangs_whose_end_is_durable_are_freed_without_a_garbage_collection() -> None:
+    gc.collect()
+    before = gangs()
+    gc.disable()
+    try:
+        it = running()
+        assert gangs() == before + 1
+        it.report(0, [run("ended", 0, 0)], 5.0)
+        settle(it, 6.0)
+        assert gangs() == before
+        it = running(in_place=True, work=None)
+        it.carry_out(Resize(0, 2, Placement(((0, 1),))), 3.0)
+        it.carry_out(Resize(0, 3, ONE), 4.0)
+        assert len(it._jobs[0].gangs) >= 2
+        it.lose(0, 5.0)
+        it.settle(0, 99.0)
+        settle(it, 100.0)
+        assert gangs() == before
+    finally:
+        gc.enable()

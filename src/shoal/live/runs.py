@@ -390,6 +390,8 @@ class RunRegistry:
             self._orders_changed(gang)
             for node in gang.parts:
                 self.agents.drop(gang, node)
+            if not any(each in job.gangs for each in gang.chain):
+                gang.chain.clear()  # it holds the gang itself, which only a full garbage collection would free
 
     def _go(self, job: LiveJob, gang: Gang, now: Seconds) -> None:
         """Order the ranks of the latest gang to start, if they may."""
