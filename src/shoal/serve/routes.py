@@ -6,12 +6,12 @@ from shoal.serve import (
     code_handlers,
     decision_handlers,
     handlers,
-    job_verbs,
+    job_verb_handlers,
     login_handlers,
     metrics,
     node_handlers,
     policy_handlers,
-    sessions,
+    session_handlers,
     watch,
 )
 from shoal.serve.route import Route
@@ -96,12 +96,12 @@ _CODE = (
 _VERBS = (
     *(
         Route("POST", f"/v1/jobs/{{job}}/{verb.__name__}", verb, _PEOPLE, status=204, refusals=_CHANGES, alive=True)
-        for verb in (job_verbs.hold, job_verbs.release, job_verbs.requeue)
+        for verb in (job_verb_handlers.hold, job_verb_handlers.release, job_verb_handlers.requeue)
     ),
     Route(
         "POST",
         "/v1/jobs/{job}/priority",
-        job_verbs.prioritise,
+        job_verb_handlers.prioritise,
         _PEOPLE,
         body=wire.PriorityMessage,
         status=204,
@@ -111,39 +111,48 @@ _VERBS = (
     Route(
         "POST",
         "/v1/priority",
-        job_verbs.prioritise_many,
+        job_verb_handlers.prioritise_many,
         _PEOPLE,
         body=wire.PrioritiseMany,
         refusals=_WRITES,
         alive=True,
     ),
-    Route("POST", "/v1/cancel", job_verbs.cancel_many, _PEOPLE, body=wire.CancelMany, refusals=_WRITES, alive=True),
+    Route(
+        "POST", "/v1/cancel", job_verb_handlers.cancel_many, _PEOPLE, body=wire.CancelMany, refusals=_WRITES, alive=True
+    ),
 )
 _SESSIONS = (
     Route(
         "POST",
         "/v1/jobs/{job}/sessions",
-        sessions.open_session,
+        session_handlers.open_session,
         _PEOPLE,
         body=wire.NewSession,
         status=201,
         refusals=(404,),
         alive=True,
     ),
-    Route("POST", "/v1/sessions/{session}/input", sessions.put_input, _PEOPLE, body=wire.SessionInput, refusals=(404,)),
+    Route(
+        "POST",
+        "/v1/sessions/{session}/input",
+        session_handlers.put_input,
+        _PEOPLE,
+        body=wire.SessionInput,
+        refusals=(404,),
+    ),
     Route(
         "GET",
         "/v1/sessions/{session}/output",
-        sessions.get_output,
+        session_handlers.get_output,
         _PEOPLE,
-        query=sessions.OutputQuery,
+        query=session_handlers.OutputQuery,
         refusals=(404,),
     ),
-    Route("DELETE", "/v1/sessions/{session}", sessions.close, _PEOPLE, status=204, refusals=(404,)),
+    Route("DELETE", "/v1/sessions/{session}", session_handlers.close, _PEOPLE, status=204, refusals=(404,)),
     Route(
         "POST",
         "/v1/agent/sessions/{session}/input",
-        sessions.get_input,
+        session_handlers.get_input,
         _AGENT,
         body=wire.SessionInputPoll,
         refusals=(404,),
@@ -151,7 +160,7 @@ _SESSIONS = (
     Route(
         "POST",
         "/v1/agent/sessions/{session}/output",
-        sessions.put_output,
+        session_handlers.put_output,
         _AGENT,
         body=wire.SessionOutput,
         refusals=(404,),

@@ -1,4 +1,4 @@
-"""Routes of sessions: a client and an agent exchange the bytes of a command that runs inside a job."""
+"""Handlers of sessions: a client and an agent exchange the bytes of a command that runs inside a job."""
 
 import asyncio
 from collections.abc import Callable
