@@ -1,13 +1,16 @@
-"""Keepers and the server that forks them, as their agent controls them. No method waits for a keeper that runs."""
+"""Keepers and the servers that fork them, as their agent controls them. No method waits for a keeper that runs."""
 
+import logging
 import os
+import selectors
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +21,7 @@ from shoal.agent import keeper, processes
 from shoal.agent.workspace import KeeperRecord
 from shoal.wire.messages import RunOrder
 
+_LOG = logging.getLogger("shoal.agent")
 _ROOT = str(Path(keeper.__file__).resolve().parents[2])
 _SERVER = "import sys; sys.path.append(sys.argv[1]); from shoal.agent.keeper_server import main; sys.exit(main())"
 
@@ -307,3 +311,60 @@ class KeeperHandle:
         # The pipe of a keeper that hangs is full, that of a dead one is broken: both are noticed elsewhere.
         with suppress(OSError):
             os.write(self._in, line.encode())
+
+
+Died = Callable[[KeeperServerHandle, int, int], None]
+"""Called with a server, the number of one of its keepers that died and left nothing, and the keeper's status."""
+
+
+class KeeperServers:
+    """The keeper servers of an agent, its own and those that it has taken over; its selector awaits their messages."""
+
+    def __init__(self, boot: str, folder: str, selector: selectors.BaseSelector, on_died: Died) -> None:
+        self.own = KeeperServerHandle(boot, folder)
+        self._selector, self._on_died = selector, on_died
+        self._taken: list[KeeperServerHandle] = []
+
+    def start(self) -> None:
+        """Start the agent's own server if there is none."""
+        if self.own.pid is None:
+            self.own.start()
+            self._register(self.own)
+
+    def take(self, server: KeeperServerHandle) -> None:
+        """Add the server of an earlier agent."""
+        self._taken.append(server)
+        self._register(server)
+
+    def drop_unused(self, keepers: Collection[KeeperHandle]) -> None:
+        """End the servers of earlier agents that have none of these keepers left."""
+        for server in [server for server in self._taken if not any(each.forked_by(server) for each in keepers)]:
+            self._taken.remove(server)
+            if server.pid is not None:  # else it has died
+                self._selector.unregister(server.fileno())
+                server.close()
+
+    def renew(self, lease: float) -> None:
+        """Prolong the lease of all keepers to this monotonic time, as the servers enforce it."""
+        for server in (self.own, *self._taken):
+            server.renew(lease)
+
+    def close(self, *, leave: bool) -> None:
+        """Close the connections; wait for the agent's own server, unless it is left with keepers."""
+        self.own.close(leave=leave)
+        for server in self._taken:
+            server.close()
+
+    def _register(self, server: KeeperServerHandle) -> None:
+        self._selector.register(server.fileno(), selectors.EVENT_READ, partial(self._read, server))
+
+    def _read(self, server: KeeperServerHandle) -> None:
+        """Process a server's reports of keepers that died; if the server itself died, all its keepers have."""
+        ended = server.read()
+        if ended is None:
+            _LOG.error("keeper server died", extra={"pid": server.pid})
+            self._selector.unregister(server.fileno())
+            server.close()
+            return
+        for number, status in ended:
+            self._on_died(server, number, status)

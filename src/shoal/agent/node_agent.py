@@ -27,8 +27,7 @@ from shoal.agent.cgroups import end_cgroup, own_folder, run_folder
 from shoal.agent.control_link import ControlLink, LinkMessage, ReceivedOrders, Rejected, checked
 from shoal.agent.gate_files import GateFiles, MemoryWatch
 from shoal.agent.job_logs import LogLimiter
-from shoal.agent.keeper_handle import KeeperHandle, KeeperMessage, KeeperServerHandle
-from shoal.agent.keeper_servers import KeeperServers
+from shoal.agent.keeper_handle import KeeperHandle, KeeperMessage, KeeperServerHandle, KeeperServers
 from shoal.agent.lease_files import LEASE_SECONDS, LeaseFiles
 from shoal.agent.log_answers import LogAnswers
 from shoal.agent.machine import with_machine
