@@ -37,8 +37,8 @@ def _surveyed(on: str, provider: "Provider", home: Path, stopped: Callable[[floa
     Without a journal, wait until the engine answers. None if stopped meanwhile.
     """
     from shoal.core.topology import topology_of
+    from shoal.live.engine_allocations import sites_as_nodes
     from shoal.live.home import known_cluster
-    from shoal.live.tender import sites_as_nodes
     from shoal.provider.protocol import EngineAway
 
     said = ""

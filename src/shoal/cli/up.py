@@ -27,8 +27,8 @@ from shoal.wire.logs import log_json
 if TYPE_CHECKING:
     from shoal.core.topology import Node, Topology
     from shoal.live.control_plane import ControlPlane
+    from shoal.live.engine_allocations import EngineAllocations
     from shoal.live.home import Settings
-    from shoal.live.tender import Tender
     from shoal.provider.protocol import Abilities, AgentCall
 
 DEFAULT_PORT = 7433
@@ -141,8 +141,8 @@ def up(
     """Run a cluster on this machine until Ctrl-C: the control plane, and an agent for each node."""
     from shoal.agent.confinement import hide_memory, unconfined
     from shoal.agent.tenant_users import choose_users
+    from shoal.live.engine_allocations import EngineAllocations
     from shoal.live.home import make_home
-    from shoal.live.tender import Tender
     from shoal.provider.local import LocalProvider, agent_call
     from shoal.serve.service import Address, run_service
 
@@ -160,8 +160,8 @@ def up(
         local = LocalProvider(lambda: plane.members.present.nodes, settings.home)
         call = partial(agent_call, url, made.agent_token, home=settings.home, roots=settings.roots)
         call = partial(call, log_bytes=log_mb * 10**6, tenant_users=tenant_users)
-        tender = Tender("this machine", local, plane, call, silence=inf)
-        missing = _wait_for_agents(plane, tender, stop)
+        allocations = EngineAllocations("this machine", local, plane, call, silence=inf)
+        missing = _wait_for_agents(plane, allocations, stop)
         _announce(made.listening.url, settings, as_json, local=True)
         if missing:
             warn(f"not connected yet: {', '.join(missing)}; see nodes/NODE/agent.log in {settings.home}")
@@ -170,7 +170,7 @@ def up(
         if why_unconfined:
             warn(f"jobs can signal and trace other processes of their user: {why_unconfined}")
         while not stop.wait(0.5):
-            tender.tick()
+            allocations.tick()
             made.renew_tokens()
             _check(made.control_plane.failed)
         running = made.control_plane.cluster().running
@@ -220,7 +220,7 @@ def serve(
     from shoal.serve.service import Address, run_service  # first: it names the extra that a plain install lacks
 
     stop = _StopSignal()
-    from shoal.live.tender import Tender
+    from shoal.live.engine_allocations import EngineAllocations
     from shoal.provider.local import agent_call, call_for_run
     from shoal.provider.registry import make_provider
 
@@ -240,15 +240,17 @@ def serve(
             return call_for_run(call(replace(node, gpus=gpus)), name, made.run_token)
 
         agents, plane = partial(call, tenant_users="auto"), made.control_plane
-        tender = Tender(engine, provider, plane, agents, run_call=run_call, patience=patience, home=settings.home)
-        tender.start()
+        allocations = EngineAllocations(
+            engine, provider, plane, agents, run_call=run_call, patience=patience, home=settings.home
+        )
+        allocations.start()
         try:
             lines = [] if cluster is None else _agent_lines(url, settings, certfile)
             _announce(url, settings, as_json, local=False, agents=lines)
             while not stop.wait(0.5):
                 _check(made.control_plane.failed)
         finally:
-            tender.stop()
+            allocations.stop()
 
 
 def _settings(
@@ -323,11 +325,11 @@ def _check_local_size(cluster: str, field: str) -> None:
         raise InputError(field, cluster.removeprefix("gpu:"), hint)
 
 
-def _wait_for_agents(control_plane: "ControlPlane", tender: "Tender", stop: "_StopSignal") -> list[str]:
+def _wait_for_agents(control_plane: "ControlPlane", allocations: "EngineAllocations", stop: "_StopSignal") -> list[str]:
     """Start the agents and wait some seconds for all to connect; return the nodes whose agents have not."""
     deadline = time.monotonic() + _CONNECT_SECONDS
     while True:
-        tender.tick()
+        allocations.tick()
         missing = [row.name for row in control_plane.nodes(None) if not row.up]
         if not missing or time.monotonic() > deadline or stop.wait(0.05):
             return missing

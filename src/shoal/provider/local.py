@@ -183,7 +183,7 @@ class LocalProvider:
 
 @dataclass(slots=True)
 class LocalNodes:
-    """A fixed set of nodes on this machine, tended by the thread that made it."""
+    """A fixed set of nodes on this machine; the thread that made it starts and stops their agents."""
 
     provider: LocalProvider
     allocations: Sequence[Allocation]

@@ -16,8 +16,8 @@ from typing import Protocol, TypeAlias
 
 from shoal.core.topology import Node, topology_of
 from shoal.live.control_plane import ControlPlane
+from shoal.live.engine_allocations import EngineAllocations, sites_as_nodes
 from shoal.live.home import Settings
-from shoal.live.tender import Tender, sites_as_nodes
 from shoal.provider.local import agent_call
 from shoal.provider.protocol import Abilities, AgentCall, Allocation, Provider, Seen, Site
 from shoal.scenario.replay import replay_file
@@ -122,31 +122,31 @@ class ProviderStory:
     made: RunningService
     provider: RecordingProvider
     folder: Path
-    tender: Tender = field(init=False)
+    allocations: EngineAllocations = field(init=False)
     seconds: dict[str, float] = field(default_factory=dict)
     """How long each step took."""
 
     def __post_init__(self) -> None:
-        self.tender = self.new_tender()
+        self.allocations = self.new_allocations()
 
     @property
     def plane(self) -> ControlPlane:
         """The control plane."""
         return self.made.control_plane
 
-    def new_tender(self) -> Tender:
-        """Return a tender without memory, as after a restart of the control plane."""
-        return Tender("engine", self.provider, self.plane, self.call)
+    def new_allocations(self) -> EngineAllocations:
+        """Return allocations without memory, as after a restart of the control plane."""
+        return EngineAllocations("engine", self.provider, self.plane, self.call)
 
     def call(self, node: Node) -> AgentCall:
         """Return how to start the agent of a node."""
         return agent_call(self.made.listening.url, self.made.agent_token, node, home=self.folder / "home")
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Tend until the condition holds, and note how long that took."""
+        """Query the engine until the condition holds, and note how long that took."""
         began = time.monotonic()
         while True:
-            self.tender.tick()
+            self.allocations.tick()
             if condition():
                 break
             if time.monotonic() > began + PATIENCE_SECONDS:
@@ -218,13 +218,13 @@ def _gang_and_faults(story: ProviderStory, gpus: int, names: set[str], away_seco
     with story.engine.away():
         back = time.monotonic() + away_seconds
         while time.monotonic() < back:
-            story.tender.tick()
-            assert story.tender.away, "an engine that is away was not noticed"
+            story.allocations.tick()
+            assert story.allocations.away, "an engine that is away was not noticed"
             assert story.runs_as(gang, 1), "the gang did not go on without the engine"
             time.sleep(0.1)
-    story.tender = story.new_tender()  # the control plane was killed after it had opened them
+    story.allocations = story.new_allocations()  # the control plane was killed after it had opened them
     for _ in range(3):
-        story.tender.tick()
+        story.allocations.tick()
     assert (len(story.provider.opened), len(story.provider.closed)) == before, "something was opened or closed"
     assert story.runs_as(gang, 1), "the gang did not go on"
     leaving = sorted(names)[0]
@@ -269,12 +269,12 @@ def _silent(story: ProviderStory, node: str) -> None:
         words[words.index("--server") + 1] = "http://127.0.0.1:9"
         return AgentCall(tuple(words), call.token) if one.name == node else call
 
-    story.tender.call, story.tender.silence = unreachable, _SILENCE_SECONDS
+    story.allocations.call, story.allocations.silence = unreachable, _SILENCE_SECONDS
     story.engine.close_as_stranger(before := story.ref_of(node))
     story.until(lambda: story.ref_of(node) not in ("", before), "an agent that reaches no control plane is started")
     silent = story.ref_of(node)
     story.until(lambda: silent in story.provider.closed, "an allocation whose agent is silent is closed")
-    story.tender.call = real
+    story.allocations.call = real
     story.until(lambda: node in story.up(), "it is opened again, with an agent that connects")
 
 

@@ -1,4 +1,4 @@
-"""What is said of a provider's allocations: the log of the tender, notes on nodes, lines of jobs, causes of ends."""
+"""What is said of a provider's allocations: log lines, notes on nodes, lines of jobs, causes of ends."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 from tests.live.test_control_plane import job, opened, settings, soon, state, submit
-from tests.live.test_tender import FakeEngine, notes, tended
+from tests.live.test_engine_allocations import FakeEngine, engine_allocations, notes
 
 from shoal.core.events import EventBatch, NodeLost, NodeReturned
 from shoal.core.topology import Node
 from shoal.live.clock import Clock
 from shoal.live.control_plane import ControlPlane
+from shoal.live.engine_allocations import EngineAllocations, sites_as_nodes
 from shoal.live.home import open_control_plane
-from shoal.live.native_tender import engine_words
-from shoal.live.tender import Tender, sites_as_nodes
+from shoal.live.run_allocations import engine_words
 from shoal.provider.protocol import Abilities, AgentCall, Allocation, AllocationState, Seen, Site
 from shoal.store.journal import JournalFile
 
@@ -48,11 +48,13 @@ def native(folder: Path, cluster: str = "gpu:1x2", longest_grace: float | None =
         yield plane
 
 
-def native_tender(plane: ControlPlane, engine: FakeEngine) -> Tender:
+def native_allocations(plane: ControlPlane, engine: FakeEngine) -> EngineAllocations:
     def call(node: Node, name: str, gpus: int) -> AgentCall:
         return AgentCall(("--node", node.name, "--allocation", name, "--gpus", str(gpus)), lambda: "secret")
 
-    made = Tender("slurm", engine, plane, lambda node: AgentCall((), lambda: ""), run_call=call, home=Path("/home"))
+    made = EngineAllocations(
+        "slurm", engine, plane, lambda node: AgentCall((), lambda: ""), run_call=call, home=Path("/home")
+    )
     made.tick()
     soon(lambda: plane.cluster().up_gpus == 2 * len(engine.sites))
     return made
@@ -65,8 +67,8 @@ def started(plane: ControlPlane, gpus: int = 2, grace: float = 10.0) -> str:
 
 
 def logged(caplog: pytest.LogCaptureFixture, *fields: str) -> list[tuple[object, ...]]:
-    """The level, message and these fields of each record of the tender."""
-    records = [record for record in caplog.records if record.name == "shoal.live.tender"]
+    """The level, message and these fields of each log record on allocations."""
+    records = [record for record in caplog.records if record.name == "shoal.live.engine_allocations"]
     return [(each.levelname, each.getMessage(), *(getattr(each, field) for field in fields)) for each in records]
 
 
@@ -75,10 +77,10 @@ def test_an_engine_that_goes_away_is_logged_once_until_it_is_back(
 ) -> None:
     with opened(tmp_path, "gpu:1x2") as plane:
         engine = FakeEngine([Site("gpu-0", "gpu", 2)], away=True)
-        tender = tended(plane, engine)
+        allocations = engine_allocations(plane, engine)
         for away in (True, True, False, True):
             engine.away = away
-            tender.tick()
+            allocations.tick()
     line = ("WARNING", "engine away", "slurm", "no answer within 5 s")
     assert logged(caplog, "engine", "error") == [line, line]
 
@@ -89,15 +91,15 @@ def test_each_refusal_of_the_engine_and_each_closing_of_an_allocation_is_logged_
     caplog.set_level(logging.INFO)
     with opened(tmp_path, "gpu:1x2") as plane:
         engine = FakeEngine([Site("gpu-0", "gpu", 2)], refuses="invalid account")
-        tender = tended(plane, engine)
-        tender.tick()
+        allocations = engine_allocations(plane, engine)
+        allocations.tick()
         engine.there["7"] = Seen("elsewhere", "7", AllocationState.UP)
-        tender.tick()
+        allocations.tick()
     assert engine.closed == ["7"]
     assert [record[:2] for record in logged(caplog)] == [
         ("WARNING", "engine refuses"), ("INFO", "allocation closes"),
     ]  # fmt: skip
-    refused, closes = (record for record in caplog.records if record.name == "shoal.live.tender")
+    refused, closes = (record for record in caplog.records if record.name == "shoal.live.engine_allocations")
     assert (vars(refused)["allocation"], vars(refused)["error"]) == ("gpu-0", "invalid account")
     assert (vars(closes)["allocation"], vars(closes)["why"]) == ("elsewhere", "it is not wanted any more")
 
@@ -108,12 +110,12 @@ def test_nodes_are_asked_for_again_after_half_a_minute_and_each_wish_is_logged(
     caplog.set_level(logging.INFO)
     with opened(tmp_path, "gpu:1x2", lease=3600.0) as plane:
         engine = FakeEngine([Site("gpu-0", "gpu", 2)], abilities=Abilities(scales=True))
-        tender, clock = tended(plane, engine), set_ahead(plane)
+        allocations, clock = engine_allocations(plane, engine), set_ahead(plane)
         jobs = submit(plane, job("runs", 2), job("waits", 2))
         soon(lambda: state(plane, jobs[0]) == "starting" and plane.waiting)
         for seconds, asked in ((0.0, 1), (29.0, 1), (31.0, 2)):
             clock.seconds = seconds
-            tender.tick()
+            allocations.tick()
             assert len(engine.asked) == asked
     assert logged(caplog, "engine", "gpus") == [("INFO", "more nodes asked for", "slurm", {"gpu": 2})] * 2
 
@@ -136,16 +138,16 @@ def test_an_error_that_nobody_foresaw_is_logged_and_the_next_look_comes(
 ) -> None:
     with native(tmp_path) as plane:
         engine = Failing([Site("gpu-0", "gpu", 2)], abilities=NATIVE)
-        tender = Tender("slurm", engine, plane, lambda node: AgentCall((), lambda: ""))
-        tender.run_call = lambda node, name, gpus: AgentCall((), lambda: "")
-        tender.start()
+        allocations = EngineAllocations("slurm", engine, plane, lambda node: AgentCall((), lambda: ""))
+        allocations.run_call = lambda node, name, gpus: AgentCall((), lambda: "")
+        allocations.start()
         soon(lambda: engine.surveys >= 1)
-        tender._wake.set()
+        allocations._wake.set()
         soon(lambda: plane.cluster().up_gpus == 2)
-        tender.stop()
-        tender.stop()
-    (record,) = (record for record in caplog.records if record.name == "shoal.live.tender")
-    assert (record.levelname, record.getMessage()) == ("ERROR", "tending failed")
+        allocations.stop()
+        allocations.stop()
+    (record,) = (record for record in caplog.records if record.name == "shoal.live.engine_allocations")
+    assert (record.levelname, record.getMessage()) == ("ERROR", "keeping the allocations failed")
     assert record.exc_info is not None
     assert record.exc_info[0] is ZeroDivisionError
 
@@ -183,10 +185,10 @@ def test_the_note_on_a_node_says_what_its_engine_says(tmp_path: Path) -> None:
                 engine.there = {seen.ref: seen}
             if "two" in case:
                 engine.there["1"] = Seen("gpu-0", "1", AllocationState.ENDED)
-            tender = tended(plane, engine)
-            tender.tick()
+            allocations = engine_allocations(plane, engine)
+            allocations.tick()
             engine.away = away
-            tender.tick()
+            allocations.tick()
             assert (case, plane.engine_note("gpu-0")) == (case, note)
             assert plane.engine_note("elsewhere") == ("slurm: did not answer: no answer within 5 s" if away else "")
 
@@ -194,21 +196,21 @@ def test_the_note_on_a_node_says_what_its_engine_says(tmp_path: Path) -> None:
 def test_a_refusal_is_noted_instead_of_the_allocation_and_forgotten_once_the_engine_takes_it(tmp_path: Path) -> None:
     with opened(tmp_path, "gpu:1x2", lease=3600.0) as plane:
         engine = FakeEngine([Site("gpu-0", "gpu", 2)], refuses="invalid account")
-        tender, clock = tended(plane, engine), set_ahead(plane)
-        tender.tick()
+        allocations, clock = engine_allocations(plane, engine), set_ahead(plane)
+        allocations.tick()
         assert notes(plane)["gpu-0"] == "slurm: invalid account"
         engine.refuses, clock.seconds = "", 10.0
-        tender.tick()
-        tender.tick()
+        allocations.tick()
+        allocations.tick()
         assert notes(plane)["gpu-0"] == "slurm: waiting (Resources)"
 
 
 def test_a_node_whose_site_has_left_the_engine_keeps_no_refusal(tmp_path: Path) -> None:
     with opened(tmp_path, "gpu:1x2") as plane:
         engine = FakeEngine([Site("gpu-0", "gpu", 3)])  # it cannot become a node: its name has another size
-        tender = tended(plane, engine)
+        allocations = engine_allocations(plane, engine)
         engine.sites.append(Site("odd", "gpu", 2, state="asleep"))
-        tender.tick()
+        allocations.tick()
         assert list(notes(plane)) == ["gpu-0"]
         assert engine.opened == [], "an allocation on a node needs all GPUs that the cluster counts there"
 
@@ -217,7 +219,7 @@ def test_nodes_join_with_the_rack_of_their_site(tmp_path: Path) -> None:
     rows = [Site("a", "h100", 8, rack="r1"), Site("b", "a100", 4)]
     assert sites_as_nodes(rows) == [Node("a", "h100", 8, "r1"), Node("b", "a100", 4, "r0")]
     with opened(tmp_path, "gpu:1x2") as plane:
-        tended(plane, FakeEngine([Site("new", "gpu", 4, rack="r7")])).tick()
+        engine_allocations(plane, FakeEngine([Site("new", "gpu", 4, rack="r7")])).tick()
         soon(lambda: "new" in notes(plane))
         (row,) = (row for row in plane.nodes(None) if row.name == "new")
         assert (row.kind, row.gpus, row.rack) == ("gpu", 4, "r7")
@@ -233,11 +235,11 @@ def test_the_engine_drains_without_a_reason_and_resumes_only_what_it_drained_its
             return [row.drained for row in plane.nodes(None)]
 
         soon(lambda: drained() == ["", "a fan", ""])
-        tender = tended(plane, engine)
-        tender.tick()
+        allocations = engine_allocations(plane, engine)
+        allocations.tick()
         soon(lambda: drained() == ["slurm: is draining", "a fan", "slurm: is draining"])
         engine.sites = [Site("gpu-0", "gpu", 2), Site("gpu-1", "gpu", 2), Site("gpu-2", "gpu", 2, state="down")]
-        tender.tick()
+        allocations.tick()
         soon(lambda: drained() == ["", "a fan", "slurm: is draining"])
 
 
@@ -249,9 +251,9 @@ def test_the_allocation_of_a_node_names_its_gpus_and_its_agents_call(tmp_path: P
 
     kept: list[Allocation] = []
     with opened(tmp_path, "gpu:1x2") as plane:
-        tender = tended(plane, Keeping([Site("gpu-0", "gpu", 2)]))
-        tender.grace = 7.0
-        tender.tick()
+        allocations = engine_allocations(plane, Keeping([Site("gpu-0", "gpu", 2)]))
+        allocations.grace = 7.0
+        allocations.tick()
     (opened_,) = kept
     assert (opened_.name, opened_.node, opened_.kind, opened_.gpus, opened_.grace) == ("gpu-0", "gpu-0", "gpu", 2, 7.0)
     assert (opened_.call.arguments, opened_.call.token()) == (("--node", "gpu-0"), "secret")
@@ -260,14 +262,14 @@ def test_the_allocation_of_a_node_names_its_gpus_and_its_agents_call(tmp_path: P
 def test_a_run_that_its_engine_refuses_for_longer_than_its_patience_ends_with_the_refusal(tmp_path: Path) -> None:
     with native(tmp_path) as plane:
         engine = FakeEngine([Site("gpu-0", "gpu", 2)], abilities=NATIVE, refuses="Invalid account")
-        tender, clock = native_tender(plane, engine), set_ahead(plane)
+        allocations, clock = native_allocations(plane, engine), set_ahead(plane)
         id = started(plane)
         for seconds in (0.0, 299.0):
             clock.seconds = seconds
-            tender.tick()
+            allocations.tick()
             assert state(plane, id) == "starting"
         clock.seconds = 601.0
-        tender.tick()
+        allocations.tick()
         cause = "slurm gave it no GPUs on gpu-0: it was refused for 300 s (Invalid account)"
         soon(lambda: any(cause in moment.what for moment in plane.job(id, None).story))
 
@@ -278,12 +280,12 @@ def test_a_refused_run_ends_when_its_patience_is_over_and_not_before(
 ) -> None:
     with native(tmp_path) as plane:
         engine = FakeEngine([Site("gpu-0", "gpu", 2)], abilities=NATIVE, refuses="Invalid account")
-        tender, clock = native_tender(plane, engine), set_ahead(plane)
+        allocations, clock = native_allocations(plane, engine), set_ahead(plane)
         id = started(plane)
         clock.stopped_at = begun = clock.now()
-        tender.tick()
+        allocations.tick()
         clock.stopped_at = begun + seconds
-        tender.tick()
+        allocations.tick()
         assert engine.opened == [f"{id}.1.gpu-0"] * 2
         clock.stopped_at = None
         plane.backend.record().result(20)  # the loop has taken a turn since
@@ -294,13 +296,13 @@ def test_a_refused_run_ends_when_its_patience_is_over_and_not_before(
 def test_a_run_whose_allocation_waits_for_too_long_ends_with_what_it_waited_for(tmp_path: Path) -> None:
     with native(tmp_path) as plane:
         engine = FakeEngine([Site("gpu-0", "gpu", 2)], abilities=NATIVE)
-        tender, clock = native_tender(plane, engine), set_ahead(plane)
+        allocations, clock = native_allocations(plane, engine), set_ahead(plane)
         id = started(plane)
-        tender.tick()
-        tender.tick()
+        allocations.tick()
+        allocations.tick()
         assert plane.job(id, None).change == "gpu-0: slurm 1 waits (Resources)"
         clock.seconds = 301.0
-        tender.tick()
+        allocations.tick()
         cause = "slurm gave it no GPUs on gpu-0: it waited for 300 s (Resources)"
         soon(lambda: any(cause in moment.what for moment in plane.job(id, None).story))
 
@@ -309,12 +311,12 @@ def test_a_starting_run_names_what_its_engine_says_of_each_allocation_and_that_i
     with native(tmp_path, "gpu:2x2", longest_grace=30.0) as plane:
         engine = FakeEngine([Site("gpu-0", "gpu", 2), Site("gpu-1", "gpu", 2)])
         engine.abilities = replace(NATIVE, longest_grace=30.0)
-        tender = native_tender(plane, engine)
+        allocations = native_allocations(plane, engine)
         id = started(plane, 4, grace=31.0)
-        tender.tick()
+        allocations.tick()
         engine.starts("1")
         engine.abilities = replace(NATIVE, longest_grace=31.0)
-        tender.tick()
+        allocations.tick()
         detail = plane.job(id, None)
         assert detail.engine == ["gpu-0: slurm 1 runs", "gpu-1: slurm 2 waits (Resources)"]
         assert detail.change == "gpu-1: slurm 2 waits (Resources)"
@@ -322,7 +324,7 @@ def test_a_starting_run_names_what_its_engine_says_of_each_allocation_and_that_i
         warning = "slurm leaves 30 s of its 31 s of grace where it ends an allocation itself"
         assert plane.job(id, None).engine == [*detail.engine, warning]
         engine.away = True
-        tender.tick()
+        allocations.tick()
         waits = "slurm did not answer: no answer within 5 s; gpu-1: slurm 2 waits (Resources)"
         assert plane.job(id, None).change == waits
         (waiting,) = submit(plane, job("waiting", 4))
@@ -334,9 +336,9 @@ def test_a_starting_run_names_what_its_engine_says_of_each_allocation_and_that_i
 def test_the_agent_of_a_run_is_told_its_node_gpus_and_the_longest_grace(tmp_path: Path) -> None:
     with native(tmp_path, longest_grace=0.5) as plane:
         engine = FakeEngine([Site("gpu-0", "gpu", 2)], abilities=replace(NATIVE, longest_grace=0.5))
-        tender = native_tender(plane, engine)
+        allocations = native_allocations(plane, engine)
         id = started(plane)
-        (wanted,) = tender._wanted_for_runs()
+        (wanted,) = allocations._wanted_for_runs()
         name = f"{id}.1.gpu-0"
         assert (wanted.name, wanted.node, wanted.kind, wanted.group, wanted.patience) == (
             name, "gpu-0", "gpu", f"{id}.1", 300.0,
@@ -349,9 +351,9 @@ def test_the_agent_of_a_run_is_told_its_node_gpus_and_the_longest_grace(tmp_path
 def test_in_native_mode_nodes_are_up_and_lost_as_their_engine_says_at_the_time_of_the_query(tmp_path: Path) -> None:
     with native(tmp_path) as plane:
         engine = FakeEngine([Site("gpu-0", "gpu", 2)], abilities=NATIVE)
-        tender, clock = native_tender(plane, engine), set_ahead(plane)
+        allocations, clock = native_allocations(plane, engine), set_ahead(plane)
         engine.sites, clock.seconds = [Site("gpu-0", "gpu", 2, state="down")], 100.0
-        tender.tick()
+        allocations.tick()
         soon(lambda: plane.cluster().up_gpus == 0)
         path = plane.journal.path
     records = [record for record in JournalFile(path).read() if isinstance(record, EventBatch)]
@@ -366,11 +368,11 @@ def test_the_allocation_of_a_run_has_its_cpus_memory_and_a_limit_beyond_its_own(
     tmp_path: Path, ranks: str, cpus: int
 ) -> None:
     with native(tmp_path) as plane:
-        tender = native_tender(plane, FakeEngine([Site("gpu-0", "gpu", 2)], abilities=NATIVE))
+        allocations = native_allocations(plane, FakeEngine([Site("gpu-0", "gpu", 2)], abilities=NATIVE))
         submitted = job(gpus=2, grace=10.0, time=100.0, cpus=3, memory=2**30, ranks=ranks)
         (id,) = submit(plane, submitted)
         soon(lambda: state(plane, id) == "starting")
-        (wanted,) = tender._wanted_for_runs()
+        (wanted,) = allocations._wanted_for_runs()
         assert (wanted.gpus, wanted.cpus, wanted.memory) == (2, cpus, 2**30)
         assert (wanted.grace, wanted.limit) == (10.0, 230.0), "its run time, its grace and two minutes"
 
@@ -378,10 +380,10 @@ def test_the_allocation_of_a_run_has_its_cpus_memory_and_a_limit_beyond_its_own(
 def test_a_run_on_a_node_that_its_engine_drains_still_gets_its_allocation(tmp_path: Path) -> None:
     with native(tmp_path) as plane:
         engine = FakeEngine([Site("gpu-0", "gpu", 2)], abilities=NATIVE)
-        tender = native_tender(plane, engine)
+        allocations = native_allocations(plane, engine)
         id = started(plane)
         engine.sites = [Site("gpu-0", "gpu", 2, state="draining"), Site("unknown", "gpu", 2, state="asleep")]
-        tender.tick()
+        allocations.tick()
         assert engine.opened == [f"{id}.1.gpu-0"]
         assert plane.cluster().up_gpus == 2
 

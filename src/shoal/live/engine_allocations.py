@@ -20,7 +20,7 @@ from shoal.live.accounts import Account
 from shoal.live.control_plane import ControlPlane
 from shoal.live.growth import wished_gpus
 from shoal.live.native_runs import RunPart, fail, run_parts, see, set_up
-from shoal.live.native_tender import RunCall, engine_words, wanted_allocations
+from shoal.live.run_allocations import RunCall, engine_words, wanted_allocations
 from shoal.live.runs import RunRegistry
 from shoal.provider.protocol import AgentCall, Allocation, AllocationState, EngineAway, Provider, Seen, Site
 from shoal.provider.reconcile import SILENCE, Memory, Open, reconcile
@@ -45,7 +45,7 @@ _PAUSED: Seconds = 30.0
 
 
 @dataclass(slots=True)
-class Tender:
+class EngineAllocations:
     """Keeps the allocations of a provider, called ``name`` in sentences: one on each node, or one for each run's part.
 
     ``call`` returns how to start the agent of a node, ``run_call`` that of an allocation for a run (native mode), which
@@ -87,7 +87,7 @@ class Tender:
         """Whether each part of a run has an allocation of its own."""
         return self.run_call is not None and self.provider.abilities.native
 
-    def _poke(self) -> None:
+    def _query_early(self) -> None:
         """Query the engine at once if other parts of runs need allocations."""
         if self.plane.backend.allocation_changes != self._changes:
             self._wake.set()
@@ -261,8 +261,8 @@ class Tender:
     def start(self) -> None:
         """Keep the allocations from a thread until ``stop``."""
         if self.native:
-            self.plane.listen(self._poke)
-        self._thread = threading.Thread(target=self._run, name="tender", daemon=True)
+            self.plane.listen(self._query_early)
+        self._thread = threading.Thread(target=self._run, name="allocations", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -277,7 +277,7 @@ class Tender:
             try:
                 self.tick()
             except Exception:  # it must not end: the next look may succeed
-                log.exception("tending failed")
+                log.exception("keeping the allocations failed")
             self._wake.wait(_NATIVE_PERIOD if self._starting else PERIOD)
             self._wake.clear()
 

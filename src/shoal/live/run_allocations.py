@@ -1,4 +1,4 @@
-"""Native mode in the tender: the allocations that runs need, and the engine's reports on those of a job."""
+"""Native mode: the allocations that runs need, and the engine's reports on those of a job."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
