@@ -48,13 +48,14 @@ def shadow_of(policy: Any) -> ShadowPolicy:
 
 
 def moment(now: float) -> Snapshot:
-    """Jobs a and c of ann, b of bo, on eight GPUs."""
+    """Jobs a and c of ann, b of bo, d of cy, on twelve GPUs; c and d are elastic."""
     rows = [
         job("a", gpus=2, tenant="ann"),
         job("b", gpus=2, tenant="bo"),
         job("c", gpus=2, min_gpus=1, max_gpus=4, tenant="ann"),
+        job("d", gpus=2, min_gpus=1, max_gpus=4, tenant="cy"),
     ]
-    return snapshot(rows, "gpu:1x8", now=now)
+    return snapshot(rows, "gpu:1x12", now=now)
 
 
 def made(at: Snapshot, **gpus: int) -> Verdicts:
@@ -62,21 +63,22 @@ def made(at: Snapshot, **gpus: int) -> Verdicts:
 
 
 def test_jobs_that_would_run_would_wait_or_have_another_size_are_counted_and_kept_with_their_reasons() -> None:
-    shadow, at = shadow_of(Scripted({"b": 2, "c": 4})), moment(50.0)
+    shadow, at = shadow_of(Scripted({"b": 2, "c": 4, "d": 1})), moment(50.0)
     assert shadow.row == ShadowRow(policy="scripted", since=1005.0)
-    shadow.compare(7, at, made(at, a=2, c=2))
+    shadow.compare(7, at, made(at, a=2, c=1, d=2))
     row = shadow.row
     assert (row.compared, row.same, row.skipped, row.failed) == (1, 0, 0, "")
-    assert (row.would_run, row.would_wait, row.other_size) == (1, 1, 1)
+    assert (row.would_run, row.would_wait, row.other_size) == (1, 1, 2)
     (decision,) = row.decisions
-    assert (decision.number, decision.at, decision.differing) == (7, 1050.0, 3)
+    assert (decision.number, decision.at, decision.differing) == (7, 1050.0, 4)
     clock = time.strftime("%H:%M:%S", time.localtime(EPOCH + 70.0))
-    a, b, c = decision.jobs
+    a, b, c, d = decision.jobs
     assert a == ShadowDifference("a", "ann", 2, 0, f"waits: behind another job until {clock} (in 20 s)")
     assert (b.job, b.tenant, b.granted, b.would) == ("b", "bo", 0, 2)
-    assert (c.job, c.tenant, c.granted, c.would) == ("c", "ann", 2, 4)
-    shadow.compare(8, at, made(at, a=2, c=2))
-    assert (shadow.row.would_run, shadow.row.would_wait, shadow.row.other_size) == (2, 2, 2)
+    assert (c.job, c.tenant, c.granted, c.would) == ("c", "ann", 1, 4)
+    assert (d.job, d.tenant, d.granted, d.would) == ("d", "cy", 2, 1)
+    shadow.compare(8, at, made(at, a=2, c=1, d=2))
+    assert (shadow.row.would_run, shadow.row.would_wait, shadow.row.other_size) == (2, 2, 4)
 
 
 def test_an_equal_decision_is_counted_and_not_kept() -> None:
@@ -173,6 +175,7 @@ def test_it_takes_a_twentieth_of_a_core_at_most_ten_seconds_for_a_decision_and_e
     monkeypatch.setattr(shadow_policy, "time", SimpleNamespace(sleep=slept.append))
     at, shadow = moment(50.0), shadow_of(Fifo())
     shadow.start()
+    assert any(thread.name == "shadow" and thread.daemon for thread in threading.enumerate())
     for number in range(2):
         shadow.offer(number, at, made(at))
         soon(lambda number=number: len(slept) == number + 1)  # type: ignore[misc]

@@ -117,10 +117,8 @@ class Agents:
 
     def set_node(self, index: int, generation: int = 1) -> None:
         """Add a node, or forget all of one that was removed; ``generation`` is above those of earlier orders."""
-        if index == len(self.nodes):
-            self.nodes.append(NodeRuns())
-            self._of_nodes.append(AgentStatus(index))
-        self.nodes[index], self._of_nodes[index] = NodeRuns(), AgentStatus(index, generation=generation)
+        self.nodes[index : index + 1] = [NodeRuns()]
+        self._of_nodes[index : index + 1] = [AgentStatus(index, generation=generation)]
 
     @property
     def of_nodes(self) -> Sequence[AgentStatus]:

@@ -78,7 +78,7 @@ class ShadowPolicy:
             while True:
                 with self._changed:
                     self._changed.wait_for(lambda: self._closed or self._next is not None)
-                    if self._closed or self._next is None:
+                    if self._next is None:
                         return
                     offered, self._next = self._next, None
                 _, seconds = limit.run(lambda offered=offered: self.compare(*offered), _MOST_SECONDS)  # type: ignore[misc]
@@ -132,7 +132,7 @@ class ShadowPolicy:
 
     def _charge(self, snapshot: Snapshot, made: Verdicts, other: Verdicts) -> None:
         """Add the GPU-seconds granted by the last verdicts until now, and keep the grants that hold from now on."""
-        elapsed = snapshot.now - self._compared_at if self._granting else 0.0
+        elapsed = snapshot.now - self._compared_at
         for tenant, granted in self._granting.items():
             use = self._use.setdefault(tenant, [0.0, 0.0])
             use[0], use[1] = use[0] + elapsed * granted[0], use[1] + elapsed * granted[1]
