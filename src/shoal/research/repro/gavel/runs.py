@@ -3,8 +3,8 @@
 The cluster is a third of the paper's: 12 V100, 12 P100 and 12 K80 in nodes of four, at a third of its arrivals; rates
 are given for the paper's 108 GPUs. Jobs arrive for `SPAN_HOURS` (a quick run: a quarter of it), where the paper's
 traces span 20 to 30 days. Completion times are those of the jobs from `COUNTED` of the trace (the paper: 4,000 to 5,000
-of at least 5,000), which neither begin with an empty cluster nor, but for the longest, end with one. A restart costs
-5 s, the paper's longest checkpoint.
+of at least 5,000): these run while the cluster is full, except for the end of the longest. A restart costs 5 s, the
+paper's longest checkpoint.
 """
 
 from collections.abc import Iterable, Mapping
