@@ -108,7 +108,7 @@ class Watches:
     _views: dict[tuple[str | None, str, str | None], WatchedView] = field(default_factory=dict)
 
     async def fresh(self, tenant: str | None, view: str, job: str | None) -> WatchedView:
-        """Return a view with rows as new as its gap allows."""
+        """Return a view; its rows are found anew if something changed, at most once a second: it may have to wait."""
         loop = asyncio.get_running_loop()
         key = tenant, view, job
         if key not in self._views:
