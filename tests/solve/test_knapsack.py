@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from shoal.core.arrays import Floats, Indices
-from shoal.solve.knapsack import NONE, best_options, best_options_apart, heaviest
+from shoal.solve.knapsack import (
+    MOST_ITEMS,
+    NONE,
+    best_options,
+    best_options_apart,
+    heaviest,
+    zero_one,
+    zero_one_by_core,
+)
 
 
 def drawn(seed: int) -> tuple[Indices, Indices, Indices, Floats, list[int], int]:
@@ -58,6 +66,34 @@ def test_with_too_many_states_kinds_are_packed_in_turn_and_nothing_is_lost(seed:
     assert found.exact == (len(capacity) == 1)
     assert found.worth >= np.maximum(worth[begin[begin >= 0]], 0.0).sum() - 1e-9
     assert found.worth <= reference(row, kind, width, worth, capacity, rows) + 1e-6
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 100_000))
+def test_the_core_holds_every_item_that_matters(seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    items, capacity = int(chance.integers(1, 120)), int(chance.integers(9, 200))
+    widths = chance.choice(chance.integers(1, 10, 4), items)
+    # Whole values add up without rounding; few different ones make many ties.
+    values = np.where(chance.random() < 0.5, chance.integers(1, 9, items), chance.integers(1, 1000, items) * widths)
+    found, value = zero_one_by_core(widths, values.astype(np.float64), capacity)
+    assert len(np.unique(found)) == len(found)
+    assert widths[found].sum() <= capacity
+    assert value == values[found].sum() == zero_one(widths.tolist(), values.tolist(), capacity)[1]
+
+
+def test_fifty_thousand_rows_are_packed_exactly_in_one_kind() -> None:
+    chance = np.random.default_rng(3)
+    rows = 25 * MOST_ITEMS
+    width = chance.choice([1, 2, 4, 8], rows)
+    worth = chance.random(rows) * width
+    found = heaviest(np.arange(rows), np.zeros_like(width), width, worth, [100_000], np.full(rows, NONE))
+    check_possible(np.arange(rows), np.zeros_like(width), width, [100_000], found.taken)
+    order = np.argsort(-(worth / width))
+    fitting = order[np.cumsum(width[order]) <= 100_000]
+    linear = worth[fitting].sum() + (worth / width)[order[len(fitting)]] * (100_000 - width[fitting].sum())
+    assert found.exact
+    assert worth[fitting].sum() <= found.worth <= linear * (1.0 + 1e-12)
 
 
 def test_two_narrow_rows_outweigh_a_wide_one_that_alone_weighs_most() -> None:

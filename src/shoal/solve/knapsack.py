@@ -4,7 +4,8 @@
     subject to at most one option z_o = 1 for each row,  Σ_{o of kind k} width_o · z_o ≤ capacity_k.
 
 `best_options` is exact: dynamic programming over all numbers of seats left of every kind, Π_k (capacity_k + 1) states
-times the number of options. `zero_one` is the same for one kind and one option a row. `heaviest` is exact up to
+times the number of options. `zero_one` is the same for one kind and one option a row, and `zero_one_by_core` leaves out
+the options that cannot matter. `heaviest` is exact up to
 `MOST_STATES` states. Beyond that it packs one kind after the other, each exactly, with options of rows that hold one
 of another kind counted at what they gain, until no kind gains: never lighter than its start, and exact for one kind.
 """
@@ -19,6 +20,10 @@ from shoal.core.arrays import Flags, Floats, Indices
 
 MOST_STATES = 4096
 """States up to which packing is exact over several kinds."""
+
+MOST_ITEMS = 2_000
+"""Items of one kind beyond which all but a core of them are decided by their value per unit of width: as exact, but of
+equally heavy packings it may find another."""
 
 NONE = -1
 
@@ -126,6 +131,40 @@ def zero_one(widths: Sequence[int], values: Sequence[float], capacity: int) -> t
     return chosen, total
 
 
+def zero_one_by_core(widths: Indices, values: Floats, capacity: int) -> tuple[Indices, float]:
+    """The items of most value within ``capacity``, ascending, and their value; exact, like `zero_one`.
+
+    For many items: widths from 1 to ``capacity``, values above 0. First all items are taken in order of value per unit
+    of width until one, the break item, does not fit. With Δ the largest width, fewer than 2Δ exchanges lead from these
+    items to a best choice: in a longer list of exchanges, ordered so that the widths added less those dropped stay
+    within ±Δ, a part without effect on the width could be left out at no loss. Of equal widths the more valuable are
+    always taken first. And an item is decided if its exchange loses more than the linear bound could gain. So only few
+    items of each width around the break are left to dynamic programming: the core.
+
+    References: Balas and Zemel (1980) for cores; Eisenbrand and Weismantel (2018) for the number of exchanges.
+    """
+    order = np.argsort(-(values / widths), kind="stable")
+    used = np.cumsum(widths[order])
+    fitting = int(np.searchsorted(used, capacity, side="right"))
+    if fitting == len(order):
+        return np.arange(len(order)), float(values.sum())
+    taken = np.zeros(len(order), dtype=bool)
+    taken[order[:fitting]] = True
+    price = values[order[fitting]] / widths[order[fitting]]
+    bound_gap = price * (capacity - (used[fitting - 1] if fitting else 0))
+    core = np.abs(values - price * widths) <= bound_gap + 1e-9 * values
+    exchanges = 2 * int(widths.max())
+    for width in np.unique(widths):
+        alike = order[widths[order] == width]
+        first, last = int(taken[alike].sum()) - exchanges, int(taken[alike].sum()) + exchanges
+        core[alike[: max(first, 0)]] = core[alike[last:]] = False
+    within, settled = np.flatnonzero(core), np.flatnonzero(taken & ~core)
+    left = capacity - int(widths[settled].sum())
+    chosen, _ = zero_one(widths[within].tolist(), values[within].tolist(), left)
+    found = np.sort(np.concatenate([settled, within[np.array(chosen, dtype=np.intp)]]))
+    return found, float(values[found].sum())
+
+
 def doubling(many: int) -> list[int]:
     """Sizes 1, 2, 4, … and the rest, which add up to ``many``: sums of them reach every number up to it."""
     sizes: list[int] = []
@@ -142,7 +181,10 @@ def _exactly(
     starts = np.flatnonzero(np.diff(row[order], prepend=NONE))
     taken = np.full(rows, NONE, dtype=np.intp)
     if len(capacity) == 1 and len(starts) == len(order):  # one option a row
-        chosen = order[zero_one(width[order].tolist(), worth[order].tolist(), capacity[0])[0]]
+        if len(order) > MOST_ITEMS:
+            chosen = order[zero_one_by_core(width[order], worth[order], capacity[0])[0]]
+        else:
+            chosen = order[zero_one(width[order].tolist(), worth[order].tolist(), capacity[0])[0]]
         taken[row[chosen]] = chosen
         return taken
     groups = np.split(order, starts[1:]) if len(order) else []
