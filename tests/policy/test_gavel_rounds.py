@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 from shoal.core.arrays import Floats, Indices
-from shoal.policy.gavel.rounds import NONE, Cells, cells_of, exchanged, next_round
+from shoal.policy.gavel.rounds import NONE, Cells, FreeNodes, cells_of, exchanged, next_round
 from shoal.policy.gavel.tuning import TUNING
 from shoal.solve.prices import equal_share_speed, max_min
 
@@ -287,6 +287,37 @@ def test_no_more_run_on_one_node_than_nodes_seat() -> None:
     near = np.diff(history[:, cells.consolidated].sum(axis=1))
     assert near.max() <= 2
     assert history[-1] == pytest.approx(np.array([20.0] * 3 + [40.0] * 3), abs=1)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 8), max_size=12), st.lists(st.integers(1, 8), max_size=30))
+def test_a_gang_takes_the_first_of_the_tightest_nodes(sizes: list[int], gangs: list[int]) -> None:
+    nodes, free = FreeNodes(sizes), list(sizes)
+    for gang in gangs:
+        tightest = min((at for at, gpus in enumerate(free) if gpus >= gang), key=free.__getitem__, default=NONE)
+        assert nodes.take(gang) == tightest
+        if tightest != NONE:
+            free[tightest] -= gang
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 100_000))
+def test_a_cell_is_found_by_its_job_and_kind_where_the_job_is_alone(seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    jobs, kinds = int(chance.integers(1, 7)), int(chance.integers(1, 4))
+    table = np.where(chance.random((jobs, kinds)) < 0.6, 0.5, 0.0)
+    near = np.where(chance.random((jobs, kinds)) < 0.5, table, 0.0) * chance.choice([0.5, 1.0], (jobs, kinds))
+    pairs = np.array([[0, 1]] if jobs > 1 else [], dtype=np.intp).reshape(-1, 2)
+    cells = cells_of(table, np.ones(jobs, dtype=np.int32), pairs, np.full((len(pairs), kinds), 0.1), near)
+    job, kind = (side.ravel() for side in np.indices((jobs + 1, kinds)))
+    job -= 1  # with −1, a job that no cell knows
+    for whole in (False, True):
+        found = cells.alone(job, kind, np.full(len(job), whole))
+        anyhow = cells.alone_anyhow(job, kind)
+        for i, (j, k) in enumerate(zip(job.tolist(), kind.tolist(), strict=True)):
+            own = (cells.first == j) & (cells.kind == k) & (cells.second < 0)
+            assert anyhow[i] == next(iter(np.flatnonzero(own)), NONE)
+            assert found[i] == next(iter(np.flatnonzero(own & (cells.consolidated == whole))), NONE)
 
 
 def test_among_equals_whoever_sits_there_stays() -> None:

@@ -91,10 +91,10 @@ class GavelCarry:
         """The cells that jobs ran in, corrected where placement kept a job on another kind."""
         cells = self.cells
         wrong = np.flatnonzero((given >= 0) & (kind >= 0) & (cells.kind[given] != kind)) if len(cells) else given[:0]
-        actual = given.copy() if len(wrong) else given
-        for i in wrong.tolist():
-            own = np.flatnonzero((cells.first == jobs[i]) & (cells.kind == kind[i]) & (cells.second < 0))
-            actual[i] = own[0] if len(own) else NONE
+        if not len(wrong):
+            return given
+        actual = given.copy()
+        actual[wrong] = cells.alone_anyhow(jobs[wrong], kind[wrong].astype(np.intp))
         return actual
 
     def _cells_on_nodes(self, snapshot: Snapshot, live: Indices, given: Indices) -> Indices:
@@ -102,12 +102,11 @@ class GavelCarry:
         cells, actual = self.cells, given.copy()
         near = np.zeros(len(self.rows), dtype=bool)
         near[cells.first[cells.consolidated]] = True
-        for i in np.flatnonzero((given >= 0) & near[cells.first[given]]).tolist():
-            cell, seats = int(given[i]), snapshot.placement(int(live[i]))
-            if seats is not None:
-                same = (cells.first == cells.first[cell]) & (cells.kind == cells.kind[cell]) & (cells.second < 0)
-                other = np.flatnonzero(same & (cells.consolidated == (len(seats.seats) == 1)))
-                actual[i] = other[0] if len(other) else cell
+        held = snapshot.columns.seats[live] >= 0
+        at = np.flatnonzero((given >= 0) & near[cells.first[given]] & held)
+        ran = given[at]
+        other = cells.alone(cells.first[ran], cells.kind[ran], on_one_node(snapshot, live[at]))
+        actual[at] = np.where(other >= 0, other, ran)
         return actual
 
     def debt(self, now: Seconds, seconds: Seconds) -> Floats:
@@ -140,6 +139,12 @@ class GavelCarry:
         shared = ran[self.cells.second[ran] >= 0]
         chosen[self.cells.second[shared]] = shared
         return chosen
+
+
+def on_one_node(snapshot: Snapshot, positions: Indices) -> Flags:
+    """Whether all GPUs that each of these jobs holds are on one node; False for a job without GPUs."""
+    table, seats = snapshot.register.placements, snapshot.columns.seats[positions].tolist()
+    return np.array([at >= 0 and len(table[at].seats) == 1 for at in seats], dtype=bool)
 
 
 def _first_mark(marks: tuple[tuple[Seconds, Floats], ...], now: Seconds, seconds: Seconds) -> int:

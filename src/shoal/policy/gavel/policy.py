@@ -13,7 +13,7 @@ from shoal.core.arrays import Flags
 from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import round_end
-from shoal.policy.gavel.carry import GavelCarry, RoundPlan
+from shoal.policy.gavel.carry import GavelCarry, RoundPlan, on_one_node
 from shoal.policy.gavel.consolidation import node_sizes
 from shoal.policy.gavel.reasons import round_verdicts
 from shoal.policy.gavel.rounds import NONE, Cells, next_round
@@ -110,11 +110,10 @@ def _new_round(rule: ShareRule, snapshot: Snapshot, before: GavelCarry | None) -
 
 
 def _on_one_node(snapshot: Snapshot, cells: Cells) -> Flags:
-    """By cell: whether its job is on one node now."""
+    """By cell: whether its job is on one node now, for jobs with a cell on one node."""
     one = np.zeros(len(snapshot.columns), dtype=bool)
-    for i in np.unique(cells.first[cells.consolidated]).tolist():
-        seats = snapshot.placement(i)
-        one[i] = seats is not None and len(seats.seats) == 1
+    jobs = np.unique(cells.first[cells.consolidated])
+    one[jobs] = on_one_node(snapshot, jobs)
     return one[cells.first]
 
 
@@ -133,6 +132,7 @@ def _fill(rule: ShareRule, snapshot: Snapshot, plan: RoundPlan) -> None:
         return
     carry = plan.carry
     owed = np.append(carry.cells.totals(plan.debt, len(carry.rows)), 0.0)[plan.positions[waiting]]
+    filled: list[int] = []
     for i in waiting[np.argsort(-owed, kind="stable")].tolist():
         gang, speeds, held = int(columns.gpus[i]), columns.speeds[i].tolist(), int(columns.kind[i])
         fits = [k for k, gpus in enumerate(free) if gpus >= gang and speeds[k] > 0]
@@ -141,10 +141,8 @@ def _fill(rule: ShareRule, snapshot: Snapshot, plan: RoundPlan) -> None:
         k = held if held in fits else max(fits, key=lambda k: (speeds[k] if rule.aware else free[k], -k))
         free[k] -= gang
         plan.kind[i] = k
-        plan.cell[i] = _own_cell(carry.cells, int(plan.positions[i]), k)
-
-
-def _own_cell(cells: Cells, job: int, kind: int) -> int:
-    """The cell of a job alone on a kind, or ``NONE``."""
-    found = np.flatnonzero((cells.first == job) & (cells.kind == kind) & (cells.second < 0))
-    return int(found[0]) if len(found) else NONE
+        filled.append(i)
+        if not any(free):
+            break
+    jobs = np.array(filled, dtype=np.intp)
+    plan.cell[jobs] = carry.cells.alone_anyhow(plan.positions[jobs], plan.kind[jobs].astype(np.intp))

@@ -41,6 +41,7 @@ from math import inf
 import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices, Int32s
+from shoal.policy.carried_rows import match_rows
 from shoal.policy.gavel.tuning import TUNING
 from shoal.solve.knapsack import heaviest
 
@@ -69,6 +70,24 @@ class Cells:
         """The cells at these indices."""
         first, second, kind, gang = self.first[at], self.second[at], self.kind[at], self.gang[at]
         return Cells(first, second, kind, gang, self.share[at], self.consolidated[at])
+
+    def alone(self, jobs: Indices, kinds: Indices, consolidated: Flags) -> Indices:
+        """The cells of these jobs alone on these kinds, on one node where ``consolidated``; ``NONE`` without one."""
+        single = np.flatnonzero(self.second < 0)
+        if not len(single):
+            return np.full(len(jobs), NONE)
+        width = 1 + int(max(self.kind.max(initial=0), kinds.max(initial=0)))
+        keys = (self.first[single] * width + self.kind[single]) * 2 + self.consolidated[single]
+        order = np.argsort(keys, kind="stable")
+        at, known = match_rows(keys[order], (jobs * width + kinds) * 2 + consolidated)
+        found: Indices = np.where(known, single[order[at]], NONE)
+        return found
+
+    def alone_anyhow(self, jobs: Indices, kinds: Indices) -> Indices:
+        """The cells of these jobs alone on these kinds, preferably of time that need not be on one node."""
+        whole = np.ones(len(jobs), dtype=bool)
+        apart = self.alone(jobs, kinds, ~whole)
+        return np.where(apart >= 0, apart, self.alone(jobs, kinds, whole)) if self.consolidated.any() else apart
 
     def totals(self, values: Floats, jobs: int) -> Floats:
         """The sum of a value over each job's cells, pairs included."""
@@ -199,7 +218,7 @@ def _greedy(
     taken = chosen[chosen >= 0]
     used = np.bincount(cells.kind[taken], cells.gang[taken], len(capacity)).astype(np.intp)
     free: list[int] = (capacity - used).tolist()
-    left, node_free, given = sum(free), [list(sizes) for sizes in nodes], chosen.tolist()
+    left, node_free, given = sum(free), [FreeNodes(sizes) for sizes in nodes], chosen.tolist()
     columns = (cells.first, cells.second, cells.kind, cells.gang, cells.consolidated)
     line = zip(*(column[order].tolist() for column in columns), strict=True)
     for cell, (a, b, kind, gang, near) in zip(order.tolist(), line, strict=True):
@@ -207,7 +226,7 @@ def _greedy(
             break
         if given[a] >= 0 or free[kind] < gang or (b >= 0 and given[b] >= 0):
             continue
-        if near and not _take_node(node_free[kind], gang):
+        if near and node_free[kind].take(gang) == NONE:
             continue
         given[a] = cell
         if b >= 0:
@@ -218,12 +237,22 @@ def _greedy(
     return free
 
 
-def _take_node(free: list[int], gang: int) -> bool:
-    """Take GPUs of the tightest node with enough of them; False if there is none."""
-    tightest = min((at for at, gpus in enumerate(free) if gpus >= gang), key=free.__getitem__, default=NONE)
-    if tightest >= 0:
-        free[tightest] -= gang
-    return tightest >= 0
+class FreeNodes:
+    """The nodes of one kind by their number of free GPUs: of each number a heap of nodes, the first on top."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._nodes: list[list[int]] = [[] for _ in range(1 + max(sizes, default=0))]
+        for node, gpus in enumerate(sizes):
+            self._nodes[gpus].append(node)
+
+    def take(self, gang: int) -> int:
+        """Take GPUs of the tightest node with enough of them, the first of equals; ``NONE`` if there is none."""
+        for gpus in range(gang, len(self._nodes)):
+            if self._nodes[gpus]:
+                node = heappop(self._nodes[gpus])
+                heappush(self._nodes[gpus - gang], node)
+                return node
+        return NONE
 
 
 def _exchange(cells: Cells, urgency: Floats, chosen: Indices, free: list[int], movable: Flags, *, idle: bool) -> None:
