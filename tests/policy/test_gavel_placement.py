@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -11,10 +12,12 @@ from shoal.policy.gavel.carry import GavelCarry
 from shoal.policy.gavel.fairness import GavelFinishTime, GavelMakespan, GavelMaxMin
 from shoal.policy.gavel.problem import ShareProblem
 from shoal.policy.gavel.share_update import problem_of
+from shoal.policy.one_node import near_and_far
 from shoal.policy.registry import POLICIES, parse_policy
 from shoal.solve.prices import max_min
-from shoal.testing.builders import SimulationLog, job, simulate, snapshot
+from shoal.testing.builders import Knowledge, SimulationLog, job, simulate, snapshot
 from shoal.testing.conformance import check_decision
+from shoal.workload.generators.registry import generate
 from shoal.workload.schema import Job
 
 LONG = 1e9
@@ -74,6 +77,23 @@ def test_gangs_that_lose_nothing_sit_where_they_may() -> None:
     moment = snapshot(gangs([3, 3, 3, 3], **RESNET), TWO_NODES)
     assert GavelMaxMin().shares(problem(moment)).consolidated is None
     assert not any(asked(moment, GavelMaxMin()).values())
+
+
+@pytest.mark.parametrize("knowledge", ["profiled", "online"])
+def test_what_each_gang_loses_by_distance_is_what_the_model_says_of_it(knowledge: Knowledge) -> None:
+    drawn = generate("demo", jobs=40, seed=5).jobs
+    rows = [msgspec.structs.replace(row, submitted=0.0, work=LONG) for row in drawn]
+    run = simulate(GavelMaxMin(), rows, "v100:2x4,p100:2x4,k80:2x4", until=3000.0, knowledge=knowledge)
+    moment = run.cycles[-1].snapshot
+    assert (moment.columns.measured >= 0).any()
+    p = problem(moment)
+    apart = p.speeds.copy()
+    for row, view in enumerate(moment.jobs.values()):
+        for kind in range(3):
+            if 1 < view.gpus <= 4 and p.speeds[row, kind] > 0:
+                one, two = (moment.perf.rate(view, at).value for at in near_and_far(moment.cluster, kind, view.gpus))
+                apart[row, kind] *= min(two / one, 1.0) if one > 0 else 1.0
+    assert np.array_equal(p.localities.apart, apart)
 
 
 def test_a_rule_that_does_not_tell_kinds_apart_does_not_tell_distances_apart() -> None:

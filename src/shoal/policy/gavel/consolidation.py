@@ -25,15 +25,44 @@ def localities(snapshot: Snapshot, rows: Indices, speeds: Floats, gangs: Floats)
     """
     nodes = node_sizes(snapshot.cluster)
     near = gangs[:, None] <= np.array([max(sizes, default=0) for sizes in nodes])
+    row, kind = np.nonzero(near & (speeds > 0) & (gangs > 1)[:, None])
     apart = speeds.copy()
-    examples: dict[tuple[int, int], tuple[Placement, ...]] = {}
-    for row, kind in np.argwhere(near & (speeds > 0) & (gangs > 1)[:, None]).tolist():
-        size = int(gangs[row])
-        if (kind, size) not in examples:
-            examples[kind, size] = near_and_far(snapshot.cluster, kind, size)
-        view = snapshot.jobs.at(int(rows[row]))
-        rates = [snapshot.perf.rate(view, placement).value for placement in examples[kind, size]]
-        if len(rates) == 2 and rates[0] > 0:
-            apart[row, kind] *= min(rates[1] / rates[0], 1.0)
+    apart[row, kind] *= _kept_across_nodes(snapshot, rows[row], kind)
     capacity = np.array(snapshot.cluster.capacity, dtype=np.float64)
     return Localities(np.where(near, speeds, 0.0), apart, gangs, capacity, nodes)
+
+
+def _kept_across_nodes(snapshot: Snapshot, jobs: Indices, kinds: Indices) -> Floats:
+    """Return the fraction of its speed on one node that each of these jobs keeps across nodes on this kind, at most 1.
+
+    The model is asked once for jobs equal in all that it knows of a job's speed.
+    """
+    examples: dict[tuple[int, int], tuple[Placement, ...]] = {}
+    known: dict[tuple[int, int], float] = {}
+    fractions = np.ones(len(jobs))
+    classes = _speed_classes(snapshot, jobs)
+    for i, (key, job) in enumerate(zip(zip(classes, kinds.tolist(), strict=True), jobs.tolist(), strict=True)):
+        if key not in known:
+            known[key] = _kept(snapshot, job, key[1], examples)
+        fractions[i] = known[key]
+    return fractions
+
+
+def _kept(snapshot: Snapshot, job: int, kind: int, examples: dict[tuple[int, int], tuple[Placement, ...]]) -> float:
+    view = snapshot.jobs.at(job)
+    if (kind, view.gpus) not in examples:
+        examples[kind, view.gpus] = near_and_far(snapshot.cluster, kind, view.gpus)
+    rates = [snapshot.perf.rate(view, placement).value for placement in examples[kind, view.gpus]]
+    return min(rates[1] / rates[0], 1.0) if len(rates) == 2 and rates[0] > 0 else 1.0
+
+
+def _speed_classes(snapshot: Snapshot, jobs: Indices) -> list[int]:
+    """A number for each of these jobs; jobs with the same model, batch size, gang and measured rates have the same."""
+    numbers: dict[tuple[object, ...], int] = {}
+    by_job: dict[int, int] = {}
+    for at in dict.fromkeys(jobs.tolist()):
+        spec, size = snapshot.specs[at], snapshot.columns.batch_size.item(at)
+        measured = snapshot.measurements(at) if snapshot.columns.measured.item(at) >= 0 else ()
+        key = (spec.model, size or spec.batch_size, spec.gpus, spec.kinds, spec.speed, measured)
+        by_job[at] = numbers.setdefault(key, len(numbers))
+    return [by_job[at] for at in jobs.tolist()]
