@@ -4,7 +4,8 @@
     subject to X ≥ 0,  Σ_j X_mj ≤ 1,  Σ_m gang_m · X_mj ≤ capacity_j,  throughput_m ≥ floor_m.
 
 X[m, j] is the fraction of time job m spends on type j; it is 0 where the job has no speed or the type has fewer GPUs
-than its gang. Each objective is one linear program of M · J columns, solved by the simplex method. Gap and residual are
+than its gang. Each objective is one linear program of M · J columns, solved by the simplex method, for many jobs by
+prices (`priced_shares`). Gap and residual are
 recomputed from the answer and the row prices, and the status of an answer that is not accurate says so.
 
 References: Gavel (OSDI '20) §3.1 and §4.2. The paper prints "Minimize Σ throughput": it is maximised.
@@ -16,7 +17,8 @@ import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices
 from shoal.core.errors import InputError
-from shoal.solve.linear_program import Status, judged, relative_gap
+from shoal.solve.linear_program import ACCURATE, Status, judged, relative_gap
+from shoal.solve.priced_shares import many_alone, most_gain
 from shoal.solve.time_share_lp import NO_PARTNER, Activities, Floored, floored
 
 
@@ -82,7 +84,10 @@ def shortest_first(activities: Activities, steps: Floats) -> TimeShares:
     floors = np.zeros(len(top))
     if len(order) and np.isfinite(duration[order[0]]):
         floors[order[0]] = top[order[0]]
-    found = most_throughput(activities, line_weights(activities, order), floors)
+    weights = line_weights(activities, order)
+    found = _priced(activities, weights, int(order[0])) if floors.any() and many_alone(activities) else None
+    if found is None:
+        found = most_throughput(activities, weights, floors)
     if not floors.any() or found.status == "unsolved":
         return found
     rate = found.throughput[order[0]]
@@ -203,6 +208,13 @@ def line_weights(activities: Activities, order: Indices) -> Floats:
 
 def most_throughput(activities: Activities, weights: Floats, floors: Floats | None = None) -> TimeShares:
     """The amounts of the activities with the largest Σ weight · throughput, as time shares."""
+    floored_some = floors is not None and bool(floors.any())
+    found = _priced(activities, weights) if many_alone(activities) and not floored_some else None
+    return _programmed(activities, weights, floors) if found is None else found
+
+
+def _programmed(activities: Activities, weights: Floats, floors: Floats | None) -> TimeShares:
+    """As `most_throughput`, by one linear program."""
     held = floored(activities, floors)
     gain = activities.gain(weights)
     vertex = held.session.maximise(held.padded(gain))
@@ -210,3 +222,18 @@ def most_throughput(activities: Activities, weights: Floats, floors: Floats | No
     solved = vertex.solved and held.feasible
     bound = held.session.bound(held.padded(gain), vertex.prices) if solved else float("inf")
     return time_shares(activities, x, (float(gain @ x), bound), vertex.prices, held, floors, solved=solved)
+
+
+def _priced(activities: Activities, weights: Floats, whole: int | None = None) -> TimeShares | None:
+    """As `most_throughput` for many jobs, by prices; None where these come to no accurate answer.
+
+    The job ``whole`` has all its time on its fastest types.
+    """
+    gain, top = activities.gain(weights), activities.top_speed()
+    found = most_gain(activities, gain, whole)
+    if found.gap > ACCURATE:
+        return None
+    x = activities.trimmed(found.x)
+    prices = np.concatenate([np.zeros(len(weights)), found.prices])
+    short = 0.0 if whole is None else 1.0 - float(activities.throughput(x)[whole] / top[whole])
+    return time_shares(activities, x, (float(gain @ x), found.bound), prices, solved=True, short=short)

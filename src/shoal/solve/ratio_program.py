@@ -5,7 +5,7 @@
 Without floors the best ratio is that of the best single (job, type), since no mixture exceeds its best part. With
 floors Newton's iteration on the ratio (Dinkelbach) maximises throughput − ratio · cost, a few simplex steps each time.
 Among allocations of the best ratio the one with the most throughput is returned. The bound follows from the last
-program's prices.
+program's prices. Of many jobs those without a floor are counted together where they are equal (`equal_jobs`).
 
 Weights make throughputs comparable. With weights 1 a single job of many cheap steps takes everything; with weights of
 1 / (its best steps per unit of cost) every job runs where it is cheapest for that job.
@@ -13,14 +13,16 @@ Weights make throughputs comparable. With weights 1 a single job of many cheap s
 References: Gavel (OSDI '20) §4.2; Dinkelbach (1967).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from shoal.core.arrays import Floats
 from shoal.core.errors import InputError
+from shoal.solve.equal_jobs import EqualJobs
 from shoal.solve.linear_objectives import TimeShares, alone, checked_floors, checked_weights, refuse, table, time_shares
-from shoal.solve.linear_program import LpSession, Vertex
+from shoal.solve.linear_program import ACCURATE, LpSession, Vertex
+from shoal.solve.priced_shares import many_alone, most_gain
 from shoal.solve.time_share_lp import Activities, Floored, floored
 
 _TIED = 1e-9
@@ -54,8 +56,13 @@ def cheapest(
 
 def cheapest_activities(activities: Activities, prices: Floats, weights: Floats, floors: Floats | None) -> TimeShares:
     """As `cheapest`, over any activities of jobs that are each their own group."""
+    gain, cost = activities.gain(weights), activities.cost(prices)
+    if many_alone(activities):
+        found = _for_many(activities, gain, cost, floors)
+        if found.status == "optimal":
+            return found
     held = floored(activities, floors)
-    best = best_ratio(activities, held, activities.gain(weights), activities.cost(prices))
+    best = best_ratio(activities, held, gain, cost)
     return time_shares(activities, best.x, (best.ratio, best.bound), best.prices, held, floors, solved=best.solved)
 
 
@@ -108,6 +115,33 @@ def _best_part(activities: Activities, session: LpSession, gain: Floats, cost: F
     vertex = session.maximise(gain)
     x = activities.trimmed(vertex.x)
     return RatioSolution(x, _ratio(gain, cost, x), bound, vertex.prices, vertex.solved)
+
+
+def _for_many(activities: Activities, gain: Floats, cost: Floats, floors: Floats | None) -> TimeShares:
+    """As `cheapest_activities`, for many jobs: without floors by prices, else with equal jobs counted together."""
+    jobs = len(activities.counts)
+    if floors is None or not floors.any():
+        rate = gain / cost
+        bound = float(rate.max())
+        priced = most_gain(activities, np.where(rate < bound * (1.0 - _TIED), 0.0, gain))
+        x, prices = activities.trimmed(priced.x), np.concatenate([np.zeros(jobs), priced.prices])
+        value = _ratio(gain, cost, x), bound
+        return time_shares(activities, x, value, prices, floors=floors, solved=priced.gap <= ACCURATE)
+    equal = EqualJobs.of(activities, gain, floors > 0)
+    wanted = np.zeros(len(equal.activities.counts))
+    wanted[equal.group[equal.group >= 0]] = floors[equal.group >= 0]
+    held = floored(equal.activities, wanted)
+    best = best_ratio(equal.activities, held, gain[equal.at], cost[equal.at])
+    x = activities.trimmed(equal.spread(best.x, activities, gain))
+    prices = np.concatenate([np.zeros(jobs), best.prices[len(wanted) :]])
+    runs = equal.group >= 0
+    held = replace(
+        held,
+        kept=np.where(runs, held.kept[equal.group], 0.0),
+        unattainable=np.where(runs, held.unattainable[equal.group], floors > 0),
+    )
+    value = _ratio(gain, cost, x), best.bound
+    return time_shares(activities, x, value, prices, held, floors, solved=best.solved)
 
 
 def _newton(held: Floored, x: Floats, gain: Floats, cost: Floats) -> tuple[float, Vertex]:

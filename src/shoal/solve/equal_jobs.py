@@ -1,0 +1,92 @@
+"""Jobs with equal activities counted together, so that a program grows with the number of different jobs only.
+
+A *slot* is a type, or time on one node of a type: a job has at most one activity in each. Jobs are equal if they have
+the same width and the same gain in every slot. Amounts of a group go to its jobs in order, the first having the most
+gain, so all but a few jobs have all of an activity or nothing; no total changes.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.core.arrays import Flags, Floats, Indices
+from shoal.solve.time_share_lp import NO_PARTNER, Activities, LimitRows
+
+
+@dataclass(frozen=True, slots=True)
+class EqualJobs:
+    """Activities of groups of equal jobs; by job its group (−1: nothing to gain) and its place in the group.
+
+    ``at`` is the activity of one of the jobs that each activity of a group stands for; these are in order of groups.
+    """
+
+    activities: Activities
+    at: Indices
+    group: Indices
+    place: Indices
+
+    @classmethod
+    def of(cls, activities: Activities, gain: Floats, apart: Flags) -> "EqualJobs":
+        """Group jobs that are each their own group and never share GPUs; those ``apart`` stay alone.
+
+        Activities without gain are left out.
+        """
+        slot, jobs, able = _slots(activities), len(activities.counts), gain > 0
+        owner = activities.first[able]
+        by_slot = np.full((jobs, int(slot.max(initial=0)) + 1), -np.inf)
+        by_slot[owner, slot[able]] = gain[able]
+        numbers = np.zeros((jobs, 2))
+        numbers[activities.first, 0] = activities.width
+        numbers[:, 1] = np.where(apart, np.arange(1, jobs + 1), 0)
+        key = np.concatenate([by_slot, numbers], axis=1)
+        able_jobs = np.flatnonzero(np.isfinite(by_slot).any(axis=1))
+        order = able_jobs[np.lexsort(key[able_jobs].T)]  # stable: in order of jobs within a group
+        new = np.ones(len(order), dtype=bool)
+        new[1:] = (key[order[1:]] != key[order[:-1]]).any(axis=1)
+        number = np.cumsum(new) - 1
+        group, place = np.full(jobs, -1), np.zeros(jobs, dtype=np.intp)
+        group[order], place[order] = number, np.arange(len(order)) - np.flatnonzero(new)[number]
+        activity_at = np.full(by_slot.shape, -1)
+        activity_at[owner, slot[able]] = np.flatnonzero(able)
+        of_group = activity_at[order[new]]
+        at = of_group[of_group >= 0]
+        counts = np.bincount(number, minlength=int(new.sum())).astype(np.float64)
+        return cls(_standing_for(activities, at, group[activities.first[at]], counts), at, group, place)
+
+    def spread(self, x: Floats, activities: Activities, gain: Floats) -> Floats:
+        """Amounts of groups as amounts of all ``activities``, from which the groups were made with this ``gain``."""
+        slot, owner = _slots(activities), self.activities.first
+        shape = len(self.activities.counts), int(slot.max(initial=0)) + 1
+        amount, gains = np.zeros(shape), np.full(shape, -np.inf)
+        amount[owner, slot[self.at]], gains[owner, slot[self.at]] = x, gain[self.at]
+        best = np.argsort(-gains, axis=1, kind="stable")
+        end = np.empty(shape)
+        np.put_along_axis(end, best, np.cumsum(np.take_along_axis(amount, best, axis=1), axis=1), axis=1)
+        group, place = self.group[activities.first], self.place[activities.first]
+        own = np.minimum(place + 1, end[group, slot]) - np.maximum(place, (end - amount)[group, slot])
+        found: Floats = np.where((group >= 0) & (own > 0), own, 0.0)
+        return found
+
+
+def _slots(activities: Activities) -> Indices:
+    """By activity: its type, counted apart for the activities that limits may name."""
+    slots: Indices = 2 * activities.types + (np.arange(activities.size) < activities.limits.activities)
+    return slots
+
+
+def _standing_for(activities: Activities, at: Indices, group: Indices, counts: Floats) -> Activities:
+    """The activities ``at`` as those of groups with these counts."""
+    limits, place = activities.limits, np.full(activities.size, -1)
+    place[at] = np.arange(len(at))
+    named = place[limits.activity] >= 0
+    return Activities(
+        counts=counts,
+        first=group,
+        second=np.full(len(at), NO_PARTNER),
+        first_speed=activities.first_speed[at],
+        second_speed=np.zeros(len(at)),
+        types=activities.types[at],
+        width=activities.width[at],
+        capacity=activities.capacity,
+        limits=LimitRows(limits.row[named], place[limits.activity[named]], limits.most),
+    )
