@@ -91,3 +91,15 @@ def test_the_certificate_distinguishes_a_worse_matching_from_the_best() -> None:
     costs = np.array([[1.0, 2.0], [2.0, 1.0]])
     assert duality_gap(costs, Matching(np.array([1, 0]), 4.0)) > 0.5
     assert isfinite(duality_gap(costs, match(costs)))
+
+
+@given(st.data(), st.integers(1, 8), st.integers(1, 3), st.one_of(st.none(), st.integers(0, 3)))
+def test_places_that_no_optimum_needs_may_be_left_out(
+    data: st.DataObject, count: int, kinds: int, spare: int | None
+) -> None:
+    table = np.array([[data.draw(maybe) for _ in range(kinds)] for _ in range(count)])
+    ready = [np.array(data.draw(st.lists(st.integers(0, 9).map(float), max_size=9))) for _ in range(kinds)]
+    every = least_total_completion(table, ready, spare)
+    useful = least_total_completion(table, ready, spare, useful=True)
+    assert useful.total == every.total
+    assert (useful.kinds >= 0).sum() == (every.kinds >= 0).sum()

@@ -35,7 +35,8 @@ def match(costs: Floats) -> Matching:
         return Matching(np.full(len(costs), -1, dtype=np.intp), 0.0)
     from scipy.optimize import linear_sum_assignment  # here, since importing it takes 0.4 s
 
-    rows, columns = linear_sum_assignment(np.where(finite, costs, _forbidding(costs, finite)))
+    allowed_costs = costs if finite.all() else np.where(finite, costs, _forbidding(costs, finite))
+    rows, columns = linear_sum_assignment(allowed_costs)
     found = np.full(len(costs), -1, dtype=np.intp)
     allowed = finite[rows, columns]
     found[rows[allowed]] = columns[allowed]
@@ -45,17 +46,6 @@ def match(costs: Floats) -> Matching:
 def _forbidding(costs: Floats, finite: Flags) -> float:
     """A cost above the sum of any allowed matching."""
     return 1.0 + 2.0 * float(np.where(finite, np.abs(costs), 0.0).max(axis=1).sum())
-
-
-def completion_costs(lengths: Floats, ready: Floats, depth: int) -> Floats:
-    """The cost of each task at each (machine, place from the end): its addition to the sum of completion times.
-
-    ``lengths`` is tasks × machines (infinite: cannot run there), ``ready`` when each machine is free, ``depth`` how
-    many places a machine's queue has. Column c is machine c // depth, place c % depth + 1.
-    """
-    places = np.arange(1, depth + 1)
-    costs: Floats = (lengths[:, :, None] * places + ready[None, :, None]).reshape(len(lengths), -1)
-    return costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,26 +61,56 @@ class Queued:
     ready: tuple[Floats, ...]
 
 
-def least_total_completion(lengths: Floats, ready: Sequence[Floats], spare: int | None = None) -> Queued:
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Places in the queues of machines: the kind and machine of each, and its number from the end of the queue."""
+
+    kind: Indices
+    machine: Indices
+    number: Indices
+
+    @classmethod
+    def of(cls, ready: Sequence[Floats], tasks: int, spare: int | None, *, useful: bool) -> "_Places":
+        """The places in queues of this number of tasks, as `least_total_completion` says."""
+        kind, machine, number = [], [], []
+        for k, times in enumerate(ready):
+            machines = min(
+                len(times), tasks
+            )  # no more machines than tasks can be of use, and the earliest are the best
+            depth = tasks if spare is None or not machines else min(tasks, -(-tasks // machines) + spare)
+            at, place = np.repeat(np.arange(machines), depth), np.tile(np.arange(1, depth + 1), machines)
+            kept = place * (at + 1) <= tasks if useful else np.ones(len(at), dtype=bool)
+            machine.append(at[kept])
+            number.append(place[kept])
+            kind.append(np.full(int(kept.sum()), k))
+        nothing = np.zeros(0, dtype=np.intp)
+        return cls(*(np.concatenate([nothing, *parts]) for parts in (kind, machine, number)))
+
+
+def least_total_completion(
+    lengths: Floats, ready: Sequence[Floats], spare: int | None = None, *, useful: bool = False
+) -> Queued:
     """Queues of tasks on machines of several kinds with the least sum of completion times.
 
     ``lengths`` is tasks × kinds (infinite: cannot run there); ``ready[k]`` holds, for each machine of kind k, when it
     is free. With ``spare`` a machine's queue has at most ``spare`` places more than an even split of the tasks: exact
-    while machines of a kind become free at about the same time, and much smaller.
+    while machines of a kind become free at about the same time, and much smaller. With ``useful`` places are left out
+    that some optimum does not use: place p of the m-th machine to be free, where p · m is more than the tasks, since
+    places up to p of the machines up to m, each as good for any task, are more than the tasks. The total is the same;
+    of equal optima it may be another.
     """
-    count = len(lengths)
-    costs, slots = [], []
-    after = tuple(np.sort(machines) for machines in ready)
-    for k, machines in enumerate(after):
-        when = machines[:count]  # no more machines than tasks can be of use, and the earliest are the best
-        depth = count if spare is None or not len(when) else min(count, -(-count // len(when)) + spare)
-        costs.append(completion_costs(np.repeat(lengths[:, [k]], len(when), axis=1), when, depth))
-        slots += [(k, m, place) for m in range(len(when)) for place in range(depth)]
-    found = match(np.concatenate(costs, axis=1)) if costs else Matching(np.full(count, -1, dtype=np.intp), 0.0)
+    count, after = len(lengths), tuple(np.sort(machines, kind="stable") for machines in ready)  # nearly in order
+    places = _Places.of(after, count, spare, useful=useful)
+    free = np.concatenate(
+        [np.zeros(0), *(machines[places.machine[places.kind == k]] for k, machines in enumerate(after))]
+    )
+    found = match(lengths[:, places.kind] * places.number + free)
     kinds, starts = np.full(count, -1, dtype=np.intp), np.full(count, np.inf)
-    matched = [i for i in range(count) if found.columns[i] >= 0]
-    for i in sorted(matched, key=lambda i: -slots[found.columns[i]][2]):  # from the front of each queue
-        k, machine, _ = slots[found.columns[i]]
+    matched = np.flatnonzero(found.columns >= 0)
+    at = found.columns[matched]
+    front = np.argsort(-places.number[at], kind="stable")  # from the front of each queue
+    queue = zip(*(part[front].tolist() for part in (matched, places.kind[at], places.machine[at])), strict=True)
+    for i, k, machine in queue:
         kinds[i], starts[i] = k, after[k][machine]
         after[k][machine] += lengths[i, k]
     return Queued(kinds, starts, found.objective, after)

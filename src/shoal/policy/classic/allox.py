@@ -31,6 +31,9 @@ from shoal.policy.tuning import constant
 from shoal.solve.assignment import least_total_completion
 from shoal.solve.first_fit import first_fit
 
+_MANY = 2_000
+"""Live jobs beyond which only places that an optimum uses are matched."""
+
 
 @dataclass(frozen=True, slots=True)
 class AlloxTuning:
@@ -112,7 +115,8 @@ class Allox:
             return _MatchedQueue(line, np.zeros(len(line), dtype=np.intp), np.zeros(len(line))), line[:0], ready
         window = line[: self.window]
         service = seconds[window] * snapshot.columns.gpus[window][:, None]
-        found = least_total_completion(service, ready, spare=self.tuning.spare_places)
+        many = len(snapshot.columns) > _MANY
+        found = least_total_completion(service, ready, spare=self.tuning.spare_places, useful=many)
         order = np.lexsort((service.min(axis=1), found.starts))
         order = order[found.kinds[order] >= 0]
         return _MatchedQueue(window[order], found.kinds[order], found.starts[order]), line[self.window :], found.ready
