@@ -9,9 +9,17 @@ from hypothesis import strategies as st
 
 from shoal.core.arrays import Floats
 from shoal.solve import priced_shares
-from shoal.solve.consolidation import Localities, first_come, most_per_cost, most_throughput, shortest_first
+from shoal.solve.consolidation import (
+    Localities,
+    first_come,
+    most_per_cost,
+    most_throughput,
+    shortest_first,
+    water_filled,
+)
 from shoal.solve.linear_objectives import TimeShares, alone, fifo, maximise_throughput, shortest_job_first
 from shoal.solve.priced_shares import MANY, most_gain
+from shoal.solve.prices.paths import Proportional
 from shoal.solve.ratio_program import cheapest
 
 Problem = tuple[Floats, Floats, Floats]
@@ -71,6 +79,15 @@ def test_every_rule_gains_as_much_by_prices_as_by_one_program(monkeypatch: pytes
     for rule in rules:
         found, exact = compared(monkeypatch, rule)
         assert found.objective == pytest.approx(exact.objective, rel=1e-7)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_equal_jobs_rise_together_where_nodes_are_scarce(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    chance, problem = np.random.default_rng(seed), drawn(seed)
+    near, path = on_nodes(problem, seed), Proportional(chance.choice([1.0, 2.0], len(problem[0])))
+    found, exact = compared(monkeypatch, lambda: water_filled(near, path))
+    assert found.objective == pytest.approx(exact.objective, rel=1e-7)
+    assert found.throughput == pytest.approx(exact.throughput, rel=1e-6)
 
 
 @settings(max_examples=60, deadline=None)

@@ -8,7 +8,7 @@ holds at most ⌊n/h⌋ gangs of h or more at once, so for every h
 Every schedule obeys these limits; some shares that obey them cannot be packed. The linear objectives are those of
 `linear_objectives` and `ratio_program` with these rows added. Levels are raised along the paths of `shoal.solve.prices`
 by cutting planes (`level_rise`) instead of a search over prices, because a gang's price now depends on its size in
-several ways.
+several ways. Many jobs with levels in proportion to weights are counted together where they are equal (`equal_jobs`).
 
 References: Gavel (OSDI '20) §3.1 on placement sensitivity.
 """
@@ -20,9 +20,11 @@ import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices
 from shoal.solve import linear_objectives
+from shoal.solve.equal_jobs import EqualJobs
 from shoal.solve.level_rise import LevelRise
 from shoal.solve.linear_objectives import TimeShares, time_shares
-from shoal.solve.prices.paths import Path
+from shoal.solve.priced_shares import many_alone
+from shoal.solve.prices.paths import Path, Proportional
 from shoal.solve.ratio_program import cheapest_activities
 from shoal.solve.time_share_lp import NO_PARTNER, Activities, LimitRows
 
@@ -131,11 +133,18 @@ def water_filled(places: Localities, path: Path, *, water_filling: bool = True) 
     each job counted in its own top speed.
     """
     activities = places.activities()
-    rise = LevelRise(activities, path)
-    rise.fill(water_filling=water_filling)
-    x = activities.trimmed(rise.x)
+    if isinstance(path, Proportional) and many_alone(activities):
+        equal = EqualJobs.of(activities, activities.first_speed, path.weights)
+        rise = LevelRise(equal.activities, Proportional(path.weights[equal.examples]))
+        rise.fill(water_filling=water_filling)
+        x, claimed, top = equal.evenly(rise.x, activities), rise.levels[equal.group], rise.top[equal.group]
+    else:
+        rise = LevelRise(activities, path)
+        rise.fill(water_filling=water_filling)
+        x, claimed, top = rise.x, rise.levels, rise.top
+    x = activities.trimmed(x)
     levels = activities.throughput(x)
-    short = float(((rise.levels - levels) / rise.top).max(initial=0.0))
+    short = float(((claimed - levels) / top).max(initial=0.0))
     unpriced = np.zeros(len(levels) + len(activities.capacity))
     # Later stages may pass the bound of the first: inside a branch of a tree other jobs may rise when one cannot.
     objective = path.worth(levels)

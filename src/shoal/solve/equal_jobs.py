@@ -1,15 +1,15 @@
 """Jobs with equal activities counted together, so that a program grows with the number of different jobs only.
 
 A *slot* is a type, or time on one node of a type: a job has at most one activity in each. Jobs are equal if they have
-the same width and the same gain in every slot. Amounts of a group go to its jobs in order, the first having the most
-gain, so all but a few jobs have all of an activity or nothing; no total changes.
+the same width, the same gain in every slot and the same mark. Amounts of a group go to its jobs evenly, or in order:
+the first have the most gain, and all but a few jobs have all of an activity or nothing. No total changes.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.core.arrays import Flags, Floats, Indices
+from shoal.core.arrays import Floats, Indices
 from shoal.solve.time_share_lp import NO_PARTNER, Activities, LimitRows
 
 
@@ -26,8 +26,8 @@ class EqualJobs:
     place: Indices
 
     @classmethod
-    def of(cls, activities: Activities, gain: Floats, apart: Flags) -> "EqualJobs":
-        """Group jobs that are each their own group and never share GPUs; those ``apart`` stay alone.
+    def of(cls, activities: Activities, gain: Floats, mark: Floats) -> "EqualJobs":
+        """Group jobs that are each their own group and never share GPUs, marked by job.
 
         Activities without gain are left out.
         """
@@ -35,10 +35,9 @@ class EqualJobs:
         owner = activities.first[able]
         by_slot = np.full((jobs, int(slot.max(initial=0)) + 1), -np.inf)
         by_slot[owner, slot[able]] = gain[able]
-        numbers = np.zeros((jobs, 2))
-        numbers[activities.first, 0] = activities.width
-        numbers[:, 1] = np.where(apart, np.arange(1, jobs + 1), 0)
-        key = np.concatenate([by_slot, numbers], axis=1)
+        width = np.zeros(jobs)
+        width[activities.first] = activities.width
+        key = np.column_stack([by_slot, width, mark])
         able_jobs = np.flatnonzero(np.isfinite(by_slot).any(axis=1))
         order = able_jobs[np.lexsort(key[able_jobs].T)]  # stable: in order of jobs within a group
         new = np.ones(len(order), dtype=bool)
@@ -53,19 +52,38 @@ class EqualJobs:
         counts = np.bincount(number, minlength=int(new.sum())).astype(np.float64)
         return cls(_standing_for(activities, at, group[activities.first[at]], counts), at, group, place)
 
-    def spread(self, x: Floats, activities: Activities, gain: Floats) -> Floats:
-        """Amounts of groups as amounts of all ``activities``, from which the groups were made with this ``gain``."""
-        slot, owner = _slots(activities), self.activities.first
-        shape = len(self.activities.counts), int(slot.max(initial=0)) + 1
-        amount, gains = np.zeros(shape), np.full(shape, -np.inf)
-        amount[owner, slot[self.at]], gains[owner, slot[self.at]] = x, gain[self.at]
+    @property
+    def examples(self) -> Indices:
+        """The first job of each group."""
+        found = np.zeros(len(self.activities.counts), dtype=np.intp)
+        first = np.flatnonzero((self.group >= 0) & (self.place == 0))
+        found[self.group[first]] = first
+        return found
+
+    def evenly(self, x: Floats, activities: Activities) -> Floats:
+        """Amounts of groups as amounts of all ``activities``, from which the groups were made: equal parts."""
+        group = self.group[activities.first]
+        parts = self._by_slot(x, 0.0, activities) / self.activities.counts[:, None]
+        found: Floats = np.where(group >= 0, parts[group, _slots(activities)], 0.0)
+        return found
+
+    def in_order(self, x: Floats, activities: Activities, gain: Floats) -> Floats:
+        """Amounts of groups as amounts of all ``activities``, the activities of most ``gain`` for the first jobs."""
+        slot, amount = _slots(activities), self._by_slot(x, 0.0, activities)
+        gains, end = self._by_slot(gain[self.at], -np.inf, activities), np.empty(amount.shape)
         best = np.argsort(-gains, axis=1, kind="stable")
-        end = np.empty(shape)
         np.put_along_axis(end, best, np.cumsum(np.take_along_axis(amount, best, axis=1), axis=1), axis=1)
         group, place = self.group[activities.first], self.place[activities.first]
         own = np.minimum(place + 1, end[group, slot]) - np.maximum(place, (end - amount)[group, slot])
         found: Floats = np.where((group >= 0) & (own > 0), own, 0.0)
         return found
+
+    def _by_slot(self, values: Floats, other: float, activities: Activities) -> Floats:
+        """Values of the groups' activities as groups × slots, ``other`` where there is none."""
+        slot = _slots(activities)
+        table = np.full((len(self.activities.counts), int(slot.max(initial=0)) + 1), other)
+        table[self.activities.first, slot[self.at]] = values
+        return table
 
 
 def _slots(activities: Activities) -> Indices:

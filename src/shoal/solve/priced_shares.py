@@ -66,7 +66,7 @@ def most_gain(activities: Activities, gain: Floats, whole: int | None = None) ->
         alone[whole] = True
         slower = (activities.first == whole) & (activities.first_speed < activities.top_speed()[whole])
         wanted = np.where(slower, 0.0, gain)
-    equal = EqualJobs.of(activities, wanted, alone)
+    equal = EqualJobs.of(activities, wanted, alone.astype(np.float64))
     of = equal.activities
     market = _GroupMarket(
         of.first,
@@ -78,7 +78,7 @@ def most_gain(activities: Activities, gain: Floats, whole: int | None = None) ->
         np.concatenate([of.capacity, of.limits.most]),
     )
     found = market.solved()
-    x = equal.spread(found.x, activities, wanted)
+    x = equal.in_order(found.x, activities, wanted)
     return PricedShares(x, float(gain @ x), found.prices, found.bound)
 
 

@@ -127,12 +127,12 @@ def _for_many(activities: Activities, gain: Floats, cost: Floats, floors: Floats
         x, prices = activities.trimmed(priced.x), np.concatenate([np.zeros(jobs), priced.prices])
         value = _ratio(gain, cost, x), bound
         return time_shares(activities, x, value, prices, floors=floors, solved=priced.gap <= ACCURATE)
-    equal = EqualJobs.of(activities, gain, floors > 0)
+    equal = EqualJobs.of(activities, gain, np.where(floors > 0, np.arange(1.0, jobs + 1.0), 0.0))
     wanted = np.zeros(len(equal.activities.counts))
     wanted[equal.group[equal.group >= 0]] = floors[equal.group >= 0]
     held = floored(equal.activities, wanted)
     best = best_ratio(equal.activities, held, gain[equal.at], cost[equal.at])
-    x = activities.trimmed(equal.spread(best.x, activities, gain))
+    x = activities.trimmed(equal.in_order(best.x, activities, gain))
     prices = np.concatenate([np.zeros(jobs), best.prices[len(wanted) :]])
     runs = equal.group >= 0
     held = replace(
