@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -15,11 +16,14 @@ from shoal.policy.gavel.fairness import GavelFinishTime, GavelMakespan, GavelMax
 from shoal.policy.gavel.hierarchy import GavelHierarchical
 from shoal.policy.gavel.policy import by_rounds
 from shoal.policy.gavel.problem import ShareProblem, Shares
+from shoal.policy.gavel.share_update import problem_of
 from shoal.policy.gavel.sums import GavelFifo, GavelShortest, GavelThroughput
 from shoal.policy.registry import POLICIES, parse_policy
 from shoal.sim.faults import Faults, JobFault, NodeFault
+from shoal.solve.priced_shares import MANY
 from shoal.testing.builders import SimulationLog, job, simulate, snapshot
 from shoal.testing.conformance import check_any_world, check_decision, check_no_starvation, same
+from shoal.workload.generators.registry import generate
 from shoal.workload.schema import Job
 
 LONG = 1e7
@@ -298,6 +302,20 @@ def test_a_carry_that_is_gone_stale_or_somebody_else_s_does_no_harm(name: str) -
     later = parse_policy("gavel.max-min").decide(replace(moment, now=800.0))
     for carry in (other.carry, later.carry, "nonsense", 17.0):
         check_decision(policy, replace(moment, carry=carry))
+
+
+@pytest.mark.parametrize("cluster", ["v100:60x8", "v100:40x8,p100:40x8,k80:40x8"])
+@pytest.mark.parametrize("name", [n for n in POLICIES if n.startswith("gavel.")])
+def test_thousands_of_jobs_get_shares_as_good_as_few(name: str, cluster: str) -> None:
+    policy = parse_policy(name)
+    drawn = generate("demo", jobs=MANY + 200, seed=3).jobs
+    moment = snapshot([msgspec.structs.replace(row, submitted=0.0) for row in drawn], cluster)
+    check_decision(policy, moment)
+    assert len(np.flatnonzero(moment.possible)) > MANY
+    shares = policy.shares(problem_of(moment, np.flatnonzero(moment.possible)))  # type: ignore[attr-defined]
+    assert shares.trouble == ""
+    assert shares.gap <= 1e-7
+    assert shares.residual <= 1e-7
 
 
 def test_what_is_carried_is_never_written_to() -> None:
