@@ -93,6 +93,7 @@ def check(state: State) -> None:
         assert part.demand == part.gpus.sum()
         assert part.widest == part.gpus.max(initial=0)
         assert part.all_able == part.best_speed.all()
+        assert part.unserved == (part.gpus != part.held).nonzero()[0].tolist()
 
 
 def test_a_copied_state_goes_on_by_itself() -> None:

@@ -3,6 +3,7 @@
 Every array is read-only. A column is gathered or computed when it is first read.
 """
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
@@ -179,6 +180,10 @@ class Columns:
         """Set the totals, which the state keeps, so that they need not be computed."""
         self.__dict__.update(demand=demand, widest=widest, all_able=all_able)
 
+    def keep_unserved(self, unserved: Sequence[int]) -> None:
+        """Set ``unserved``, so that it need not be computed."""
+        self.__dict__["unserved"] = unserved
+
     def subset(self, keep: Indices) -> "Columns":
         """Return the columns of the jobs at these positions, ascending; a job whose partner is left out has none."""
         other = copy(self)
@@ -292,6 +297,12 @@ class Columns:
     def all_able(self) -> bool:
         """Whether every job can run on some kind."""
         return bool(self.best_speed.all())
+
+    @cached
+    def unserved(self) -> Sequence[int]:
+        """Positions of the jobs that hold another number of GPUs than the requested gang's, ascending."""
+        unserved: list[int] = (self.gpus != self.held).nonzero()[0].tolist()
+        return unserved
 
     @cached
     def remaining(self) -> Floats:

@@ -28,6 +28,11 @@ from shoal.core.units import JobNumber, Seconds
 
 _FIRST_CAPACITY = 64
 _WITH_RUN = frozenset(map(int, WITH_RUN))
+_SEEN = frozenset(int(state) for state in JobState if state.live and state not in (JobState.HELD, JobState.CANCELLING))
+"""The states of jobs that policies see."""
+
+_FEW_UNSERVED = 16
+"""Up to so many unserved jobs are found by their slots; finding more takes longer than comparing two columns."""
 
 
 class JobRows:
@@ -55,6 +60,7 @@ class JobRows:
         self._demand, self._unable, self._recount = 0, 0, False
         self._gangs: dict[int, int] = {}  # by number of GPUs, how many live jobs ask for it
         self._widest = 0  # of the gangs
+        self._unserved: set[int] = set()  # slots of live jobs that hold another number of GPUs than their gang's
         self._tenant_index: dict[str, int] = {}
         self._placement_index: dict[tuple[tuple[int, int], ...], int] = {}
         self._shared_seats: dict[tuple[int, int], tuple[int, int]] = {}  # one object for all placements with a seat
@@ -75,6 +81,8 @@ class JobRows:
             self._gangs, self._widest = dict(Counter(columns.gpus.tolist())), columns.widest
             self._recount = False
         columns.keep_totals(self._demand, self._widest, self._unable == 0)
+        if len(self._unserved) <= _FEW_UNSERVED:
+            columns.keep_unserved([bisect_left(slots.data, slot) for slot in sorted(self._unserved)])
         self._frozen = ref(columns)
         return columns
 
@@ -137,6 +145,14 @@ class JobRows:
             if speeds[slot]:
                 return
         self._unable += sign
+
+    def hold(self, slot: int, gpus: int) -> None:
+        """Note how many GPUs a job holds."""
+        self.held[slot] = gpus
+        if gpus != self._gpus[slot] and self.state[slot] in _SEEN:
+            self._unserved.add(slot)
+        else:
+            self._unserved.discard(slot)
 
     def speeds_to_change(self, slot: int) -> Floats:
         """Return a job's speeds by kind, which the caller may write."""
@@ -202,6 +218,7 @@ class JobRows:
         if spec.batch_size is not None:
             self.batch[slot] = spec.batch_size
         self._count(slot, 1)
+        self._unserved.add(slot)
         self._live[self.live_count] = slot
         self.live_count += 1
 
@@ -216,6 +233,7 @@ class JobRows:
         self._set_static(static)
         self._recount = True
         static.gpus[slot], static.min_gpus[slot], static.max_gpus[slot] = spec.gpus, spec.min_gpus, spec.max_gpus
+        self.hold(slot, self.held[slot])
 
     def withdraw(self, slot: int) -> None:
         """Remove a job from the live ones."""
@@ -224,6 +242,7 @@ class JobRows:
         live[at : count - 1] = live[at + 1 : count]
         self.live_count = count - 1
         self._count(slot, -1)
+        self._unserved.discard(slot)
 
     def readmit(self, slot: int) -> None:
         """Make a withdrawn job live again."""
@@ -233,6 +252,7 @@ class JobRows:
         live[at] = slot
         self.live_count = count + 1
         self._count(slot, 1)
+        self.hold(slot, self.held[slot])
 
     @property
     def kinds(self) -> int:

@@ -18,7 +18,7 @@ class StopStartPlanner:
         if not seating.leaving and not seating.seated:
             return ()
         columns = snapshot.columns
-        rows, held = columns.rows, columns.held
+        rows = columns.rows
         leaving, suspended = sorted(seating.leaving), snapshot.suspensions.runs
         away = to_suspend(snapshot, leaving)
         plan: list[Command] = [
@@ -26,7 +26,8 @@ class StopStartPlanner:
         ]
         starts: list[Command] = []
         for i in sorted(seating.seated):
-            job, incarnation, runs = rows.item(i), columns.int_at(IntRow.INCARNATION, i), held.item(i) > 0
+            job, incarnation = rows.item(i), columns.int_at(IntRow.INCARNATION, i)
+            runs = columns.int_at(IntRow.HELD, i) > 0
             if job in suspended:
                 starts.append(Resume(job, incarnation, seating.seated[i]))
                 continue

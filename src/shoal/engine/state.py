@@ -205,7 +205,7 @@ class State:
             self.free_gpus.take(placement)
         if self.nodes.probed:
             self.nodes.placed(placement, self.free_gpus)
-        jobs.held[slot] = placement.gpus
+        jobs.hold(slot, placement.gpus)
         jobs.kind[slot] = self.topology.kind_of(placement)
         jobs.seats[slot] = jobs.placement_number(placement)
         jobs.incarnation[slot] = order.incarnation
@@ -236,7 +236,7 @@ class State:
         jobs.rate[slot] = 0.0
         number = jobs.partner[slot]
         partner = -1 if number < 0 else jobs.slot_of(number)
-        jobs.held[slot] = 0
+        jobs.hold(slot, 0)
         jobs.seats[slot] = jobs.kind[slot] = jobs.partner[slot] = -1
         if partner >= 0:
             self._paired -= {number, jobs.partner[partner]}

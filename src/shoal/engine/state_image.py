@@ -267,6 +267,7 @@ def _restore_job(state: State, job: JobImage) -> None:
     slot = rows.slot_of(job.number)
     rows.floats[: len(job.floats), slot] = job.floats  # an older version's image has fewer rows
     rows.ints[: len(job.ints), slot] = job.ints
+    rows.hold(slot, rows.held[slot])
     rows.ints[IntRow.SEATS, slot] = -1 if job.seats is None else rows.placement_number(job.seats)
     table, link = rows.register.measurements, -1
     for measurement in reversed(job.measured):

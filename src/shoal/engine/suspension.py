@@ -91,7 +91,7 @@ def resume(state: "State", command: Resume) -> None:
 def _seat(state: "State", job: int, run: SuspendedRun, at: float) -> None:
     jobs, slot = state._jobs, state._jobs.slot_of(job)
     state.free_gpus.take(run.placement)
-    jobs.held[slot] = run.placement.gpus
+    jobs.hold(slot, run.placement.gpus)
     jobs.kind[slot] = state.topology.kind_of(run.placement)
     jobs.seats[slot] = jobs.placement_number(run.placement)
     jobs.since[slot] = jobs.progress_since[slot] = at

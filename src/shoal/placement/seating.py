@@ -44,11 +44,11 @@ _UNCHANGED = Seating()
 def seat_changes(snapshot: Snapshot, verdicts: Verdicts, find: Finder) -> Seating:
     """Return seats for the jobs whose grant differs from what they hold."""
     columns, gpus = snapshot.columns, verdicts.gpus
+    if verdicts.plain and not snapshot.sharing:
+        numbers = columns.unserved if gpus is columns.gpus else (gpus != columns.held).nonzero()[0].tolist()
+        return _SeatingDraft(snapshot, verdicts, find).seat_each(numbers) if numbers else _UNCHANGED
     held = columns.held
     changed = gpus != held
-    if verdicts.plain and not snapshot.sharing:
-        numbers = changed.nonzero()[0].tolist()
-        return _SeatingDraft(snapshot, verdicts, find).seat_each(numbers) if numbers else _UNCHANGED
     moves = False
     if verdicts.kinds is not None:
         others = (verdicts.kinds != columns.kind).nonzero()[0]  # few: those that start, leave or move
@@ -113,12 +113,13 @@ class _SeatingDraft:
 
     def seat_each(self, changes: Sequence[int]) -> Seating:
         """Seat each job separately, one after the other; jobs that are granted nothing give up their seats."""
-        columns, held, gpus = self.snapshot.columns, self.snapshot.columns.held, self.verdicts.gpus
-        wanting: list[tuple[bool, int, int]] = []
+        columns, gpus = self.snapshot.columns, self.verdicts.gpus
+        wanting: list[tuple[bool, int, int, int]] = []
         for i in changes:
             want = gpus.item(i)
             if want:
-                wanting.append((want >= held.item(i), -want, i))
+                held = columns.int_at(IntRow.HELD, i)
+                wanting.append((want >= held, -want, i, held))
                 continue
             self.leaving.append(i)
             placement = self.snapshot.placement(i)
@@ -126,11 +127,11 @@ class _SeatingDraft:
                 self.free.give(placement)
         # Shrinking jobs go first, since they free seats; then the widest, since they are the hardest to seat.
         wanting.sort()
-        for _, _, i in wanting:
+        for _, _, i, held in wanting:
             if columns.int_at(IntRow.STATE, i) == _STOPPING:
                 self.overruled[i] = Refusal(Reason(STOPPING))
             else:
-                self._seat(i, held.item(i))
+                self._seat(i, held)
         return Seating(tuple(self.leaving), self.seated, self.overruled)
 
     def _seat(self, i: int, held: int) -> None:
