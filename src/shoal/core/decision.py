@@ -321,7 +321,7 @@ def _partner(snapshot: "Snapshot", job: JobId) -> int:
         raise PolicyError(f"the policy granted GPUs shared with {job!r}, which is not a live job") from None
 
 
-class Decision(Value, frozen=True):
+class Decision(Value, frozen=True, gc=True):
     """A policy's answer, valid until ``review_at`` (seconds) or an urgent event; ``carry`` is for the next snapshot."""
 
     verdicts: Mapping[JobId, Verdict]

@@ -32,7 +32,12 @@ class _DataclassFields:
         return _as_dataclass(owner)
 
 
-class Value(msgspec.Struct, frozen=True):
-    """A frozen value, with all that a frozen dataclass offers; subclasses repeat ``frozen=True`` for type checkers."""
+class Value(msgspec.Struct, frozen=True, gc=False):
+    """A frozen value, with all that a frozen dataclass offers; subclasses repeat ``frozen=True`` for type checkers.
+
+    The garbage collector does not visit values, which spares it most objects of the ring: a value is made of older
+    objects and cannot be part of a reference cycle. One that holds objects of a user's policy, which can, has
+    ``gc=True``.
+    """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]] = _DataclassFields()  # type: ignore[assignment]

@@ -27,7 +27,7 @@ _KEPT_SECONDS: Seconds = 60.0
 """Seconds from a decision in which the policy failed to the next."""
 
 
-class Judgement(Value, frozen=True):
+class Judgement(Value, frozen=True, gc=True):
     """The result of steps 4 to 6: the policy's decision, the verdicts after placement, and the commands."""
 
     decision: Decision
