@@ -113,3 +113,12 @@ def test_a_resized_job_changes_the_demand_at_once() -> None:
     assert (state.freeze().columns.demand, state.freeze().columns.widest) == (5, 4)
     state.apply_events(1.0, [JobReshaped(1.0, 0, 2, 1, 2)])
     assert (state.freeze().columns.demand, state.freeze().columns.widest) == (3, 2)
+
+
+def test_columns_with_other_work_show_their_moment_after_a_job_has_started() -> None:
+    state = empty()
+    state.apply_events(0.0, [JobSubmitted(0.0, job("a", gpus=1).spec())])
+    seen = state.freeze().columns
+    other = seen.with_work(seen.work + 1.0)
+    run_or_stop(state, 0, 0)
+    assert (other.held.tolist(), state.freeze().columns.held.tolist()) == ([0], [1])

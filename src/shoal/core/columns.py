@@ -160,13 +160,24 @@ class Columns:
         rows.setflags(write=False)
         self._slots = slots
         self._static = static
-        self._floats = _LiveRows(floats, slots)
-        self._ints = _LiveRows(ints, slots)
+        self._blocks = floats, ints
+
+    @cached
+    def _floats(self) -> _LiveRows[Floats]:
+        return _LiveRows(self._blocks[0], self._slots)
+
+    @cached
+    def _ints(self) -> _LiveRows[Int32s]:
+        return _LiveRows(self._blocks[1], self._slots)
 
     def secure(self) -> None:
         """Gather all columns not yet read; afterwards the state's blocks may change."""
-        self._floats.secure()
-        self._ints.secure()
+        for rows in self._rows():
+            rows.secure()
+        self.__dict__.pop("_blocks", None)
+
+    def _rows(self) -> "tuple[_LiveRows[Floats], _LiveRows[Int32s]]":
+        return self._floats, self._ints
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -176,13 +187,12 @@ class Columns:
         found: int = self._ints.at(row, position)
         return found
 
-    def keep_totals(self, demand: int, widest: int, all_able: bool) -> None:
-        """Set the totals, which the state keeps, so that they need not be computed."""
-        self.__dict__.update(demand=demand, widest=widest, all_able=all_able)
-
-    def keep_unserved(self, unserved: Sequence[int]) -> None:
-        """Set ``unserved``, so that it need not be computed."""
-        self.__dict__["unserved"] = unserved
+    def keep_totals(self, demand: int, widest: int, all_able: bool, unserved: Sequence[int] | None) -> None:
+        """Set the totals, which the state keeps, so that they need not be computed; ``unserved`` unless it is None."""
+        kept = self.__dict__
+        kept["demand"], kept["widest"], kept["all_able"] = demand, widest, all_able
+        if unserved is not None:
+            kept["unserved"] = unserved
 
     def subset(self, keep: Indices) -> "Columns":
         """Return the columns of the jobs at these positions, ascending; a job whose partner is left out has none."""
@@ -196,6 +206,7 @@ class Columns:
 
     def with_work(self, work: Floats) -> "Columns":
         """Return these columns with another total work declared for each job."""
+        self._rows()  # the copy shares them: a change of the state secures both
         other = copy(self)
         for derived in ("remaining", "remaining_seconds"):
             other.__dict__.pop(derived, None)

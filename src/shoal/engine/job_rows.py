@@ -80,9 +80,9 @@ class JobRows:
             self._demand, self._unable = columns.demand, int(np.count_nonzero(columns.best_speed == 0.0))
             self._gangs, self._widest = dict(Counter(columns.gpus.tolist())), columns.widest
             self._recount = False
-        columns.keep_totals(self._demand, self._widest, self._unable == 0)
-        if len(self._unserved) <= _FEW_UNSERVED:
-            columns.keep_unserved([bisect_left(slots.data, slot) for slot in sorted(self._unserved)])
+        few = len(self._unserved) <= _FEW_UNSERVED
+        unserved = [bisect_left(slots.data, slot) for slot in sorted(self._unserved)] if few else None
+        columns.keep_totals(self._demand, self._widest, self._unable == 0, unserved)
         self._frozen = ref(columns)
         return columns
 
