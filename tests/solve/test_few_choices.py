@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from shoal.core.arrays import Floats, Indices
 from shoal.solve import multiple_choice
+from shoal.solve.few_choices import FewChoices
 from shoal.solve.multiple_choice import best_choices
 
 
@@ -37,3 +38,24 @@ def test_plain_numbers_give_the_answer_of_arrays(problem: tuple[Floats, Indices,
     assert (plain.value, plain.exact) == (arrays.value, arrays.exact)
     assert plain.prices.tolist() == arrays.prices.tolist()
     assert plain.bound == arrays.bound
+
+
+@settings(max_examples=300, deadline=None)
+@given(problems())
+def test_both_repair_choices_that_ask_for_far_too_much_alike(
+    problem: tuple[Floats, Indices, Indices, list[int], float],
+) -> None:
+    worth, units, pools, capacity, _ = problem
+    worth = np.where((worth > 0) & (units <= np.array(capacity)[pools]), worth, -np.inf)
+    rows = [
+        [
+            (worth.item(i, c), units.item(i, c), pools.item(i, c), c)
+            for c in np.flatnonzero(np.isfinite(worth[i])).tolist()
+        ]
+        for i in range(len(worth))
+    ]
+    few = FewChoices(rows, capacity)
+    plain = few.repaired(few.at_prices([0.0] * len(capacity)))
+    options = multiple_choice.ChoiceTable(worth, units, pools, np.array(capacity, dtype=np.intp))
+    most = multiple_choice._at_prices(options, np.zeros(len(capacity)))
+    assert multiple_choice._repaired(options, most).tolist() == [-1 if pick is None else pick[3] for pick in plain]

@@ -13,6 +13,7 @@ References: Sinha and Zoltners (1979) for the problem; Pisinger (1995) for the c
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heapreplace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -30,6 +31,8 @@ FEW = 240
 """Options up to which a loop is faster than array operations."""
 _OUTDATED = 16
 """Gains computed again one by one before all are."""
+_Change: TypeAlias = tuple[float, int, int]
+"""Of a row: the least loss per unit freed by another choice, the row, and that choice (−1: none)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,27 +191,37 @@ def _repaired(options: ChoiceTable, picks: Indices) -> Indices:
     """Return choices that fit into every pool: those that lose least for each unit they free are changed first."""
     picks = picks.copy()
     free = options.capacity - options.used(picks)
-    pool, rows = -1, picks[:0]
+    heaps: dict[int, list[_Change]] = {}
     while (free < 0).any():
-        if pool != int(free.argmin()):  # or the units free elsewhere have changed
-            pool = int(free.argmin())
+        pool = int(free.argmin())
+        if pool not in heaps:
             rows = np.flatnonzero(picks >= 0)
             rows = rows[options.pools[rows, picks[rows]] == pool]
-            loss, column = _cheapest_changes(options, rows, picks, pool, free)
-        j = int(loss.argmin())
-        row, to = int(rows[j]), int(column[j])
+            heaps[pool] = _changes(options, rows, picks, pool, free)
+            heapify(heaps[pool])
+        heap = heaps[pool]
+        _, row, to = heap[0]
+        there = int(options.pools[row, to]) if to >= 0 else -1
+        if to >= 0 and there != pool and options.units[row, to] > free[there]:  # units there were taken since
+            heapreplace(heap, *_changes(options, np.array([row]), picks, pool, free))
+            continue
         free[pool] += options.units[row, picks[row]]
         picks[row] = to
-        if to < 0:
-            loss[j] = np.inf
-            continue
-        there = int(options.pools[row, to])
-        free[there] -= options.units[row, to]
+        if to >= 0:
+            free[there] -= options.units[row, to]
         if there == pool:
-            loss[[j]], column[[j]] = _cheapest_changes(options, rows[[j]], picks, pool, free)
+            heapreplace(heap, *_changes(options, np.array([row]), picks, pool, free))
         else:
-            pool = -1
+            heappop(heap)
+        if free[pool] >= 0:  # others may now change to it
+            heaps.clear()
     return picks
+
+
+def _changes(options: ChoiceTable, rows: Indices, picks: Indices, pool: int, free: Indices) -> list[_Change]:
+    """Return, by row that takes units of a pool, its cheapest change."""
+    loss, column = _cheapest_changes(options, rows, picks, pool, free)
+    return list(zip(loss.tolist(), rows.tolist(), column.tolist(), strict=True))
 
 
 def _cheapest_changes(
