@@ -1,6 +1,7 @@
 """The policy ``shoal``: one market for rigid, elastic and adaptive jobs; the worked example of docs/market.md."""
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,10 +13,12 @@ from shoal.core.quota import Quota
 from shoal.core.snapshot import Snapshot
 from shoal.core.suspension import SuspendedRun, Suspensions
 from shoal.core.topology import Placement
+from shoal.policy.shoal import bids
 from shoal.policy.shoal.claims import claims, rigid_prospects
 from shoal.policy.shoal.policy import Shoal
 from shoal.policy.shoal.rate_table import traits_of
 from shoal.testing.builders import job, simulate, snapshot
+from shoal.workload.generators.registry import generate
 from shoal.workload.schema import Job
 
 EXAMPLE = [job("a", 0, 1, 400), job("b", 0, 1, 900), job("c", 0, 2, 100)]
@@ -237,6 +240,17 @@ def test_a_decision_does_not_depend_on_what_was_carried() -> None:
     first = Shoal().decide(snapshot(rows[:2], "v100:1x4,k80:1x2", held={}, now=10.0))
     fresh, carried = (snapshot(rows, "v100:1x4,k80:1x2", held={"e": 2}, now=30.0, carry=c) for c in (None, first.carry))
     assert Shoal().decide(fresh).verdicts.digest() == Shoal().decide(carried).verdicts.digest()  # type: ignore[attr-defined]
+
+
+def test_a_market_of_the_jobs_that_can_matter_ends_all_jobs_about_as_soon() -> None:
+    jobs = generate("demo", jobs=120, seed=4).jobs
+    cluster = "v100:2x4,p100:2x4,k80:2x4"
+    all_at_once = simulate(Shoal(), jobs, cluster)
+    with patch.object(bids, "MANY", 1):
+        of_a_core = simulate(Shoal(), jobs, cluster)
+    assert of_a_core.completed.keys() == all_at_once.completed.keys() == {job.id for job in jobs}
+    ends = [sum(log.completed.values()) for log in (of_a_core, all_at_once)]
+    assert ends[0] == pytest.approx(ends[1], rel=0.02)
 
 
 # ── nobody starves ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -15,7 +15,10 @@ import numpy as np
 from shoal.core.arrays import Floats, Indices
 
 _HALVINGS = 50
-_CYCLES = 3
+_CYCLES, _CYCLES_NEAR = 3, 2
+"""Turns of all pools, and turns near a guess."""
+_BELOW, _ABOVE = (0.8, 0.4), (1.25, 2.5)
+"""Parts of a guess of a price between which the price is looked for first."""
 _FEW = 96
 """Options up to which a loop is faster than array operations."""
 
@@ -38,28 +41,37 @@ class PoolOptions:
 
 
 def clearing_prices(
-    options: Sequence[PoolOptions], rows: int, capacity: Sequence[int], highest: float, tolerance: float
+    options: Sequence[PoolOptions],
+    rows: int,
+    capacity: Sequence[float],
+    highest: float,
+    tolerance: float,
+    guess: Floats | None = None,
 ) -> Floats:
-    """Return the price of a unit in each pool; at ``highest`` no row asks for any. ``options`` are by pool."""
-    prices = np.zeros(len(options))
+    """Return the price of a unit in each pool; at ``highest`` no row asks for any. ``options`` are by pool.
+
+    The descent begins at the prices ``guess``, or at none; near a good guess less demand is computed.
+    """
+    prices = np.zeros(len(options)) if guess is None else guess.copy()
     if highest <= 0.0:
-        return prices
+        return np.zeros(len(options))
     if _apart(options, rows):  # no price changes what is asked of another pool
         nowhere = np.zeros(rows)
         for k, pool in enumerate(options):
-            prices[k] = _clearing_price(pool, nowhere, capacity[k], highest, tolerance)
+            near = 0.0 if guess is None else float(guess[k])
+            prices[k] = _clearing_price(pool, nowhere, capacity[k], highest, tolerance, near)
         return prices
-    tops = [pool.best(0.0, rows) for pool in options] if len(options) > 1 else []
-    for _ in range(_CYCLES if len(options) > 1 else 1):
+    tops = [pool.best(float(price), rows) for pool, price in zip(options, prices, strict=True)]
+    for _ in range(_CYCLES if guess is None else _CYCLES_NEAR):
         before = prices.copy()
         for k, pool in enumerate(options):
             elsewhere = np.zeros(rows)
             for other, top in enumerate(tops):
                 if other != k:
                     np.maximum(elsewhere, top, out=elsewhere)
-            prices[k] = _clearing_price(pool, elsewhere, capacity[k], highest, tolerance)
-            if tops:
-                tops[k] = pool.best(float(prices[k]), rows)
+            near = 0.0 if guess is None else float(prices[k])
+            prices[k] = _clearing_price(pool, elsewhere, capacity[k], highest, tolerance, near)
+            tops[k] = pool.best(float(prices[k]), rows)
         if (np.abs(before - prices) <= max(1e-9, tolerance) * np.abs(prices)).all():
             break
     return prices
@@ -75,9 +87,22 @@ def _apart(options: Sequence[PoolOptions], rows: int) -> bool:
     return True
 
 
-def _clearing_price(pool: PoolOptions, elsewhere: Floats, capacity: int, highest: float, tolerance: float) -> float:
-    """The lowest price at which the demand of one pool fits; rows have ``elsewhere`` without it."""
+def _clearing_price(
+    pool: PoolOptions, elsewhere: Floats, capacity: float, highest: float, tolerance: float, guess: float
+) -> float:
+    """The lowest price at which the demand of one pool fits; rows have ``elsewhere`` without it.
+
+    Near a ``guess`` above 0 demand is that of the options worth their price there, which are fewer.
+    """
     others = elsewhere[pool.row]
+    for part in _BELOW if guess > 0.0 else ():
+        low = part * guess
+        able = (pool.worth - low * pool.units > others).nonzero()[0]
+        if len(able):
+            near = _Demand(pool.row[able], pool.worth[able], pool.units[able], others[able], capacity)
+            if not near.fits(low):
+                high = next((part * guess for part in _ABOVE if near.fits(part * guess)), highest)
+                return _between(near, low, high, tolerance)
     better = (pool.worth > others).nonzero()[0]
     if not len(better):
         return 0.0
@@ -88,9 +113,11 @@ def _clearing_price(pool: PoolOptions, elsewhere: Floats, capacity: int, highest
 
 def bisected(demand: "_RigidDemand | _Demand | FewRows", highest: float, tolerance: float) -> float:
     """The lowest price at which a demand fits, from above; at ``highest`` nothing is asked."""
-    if demand.fits(0.0):
-        return 0.0
-    low, high = 0.0, highest
+    return 0.0 if demand.fits(0.0) else _between(demand, 0.0, highest, tolerance)
+
+
+def _between(demand: "_RigidDemand | _Demand | FewRows", low: float, high: float, tolerance: float) -> float:
+    """The lowest price at which a demand fits, from above: it does not fit at ``low``, but at ``high``."""
     near = max(1e-12, 0.1 * tolerance)
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
@@ -109,7 +136,7 @@ class _RigidDemand:
     Comparisons at a price within ``margin`` of a threshold are those of `_Demand`, to the last bit.
     """
 
-    def __init__(self, rows: list[tuple[float, float, float, float]], capacity: int, margin: float) -> None:
+    def __init__(self, rows: list[tuple[float, float, float, float]], capacity: float, margin: float) -> None:
         self._rows, self._capacity, self._margin = rows, capacity, margin
         self._thresholds = [row[0] for row in rows]
         left = np.array([units for _, _, units, _ in reversed(rows)]).cumsum()[::-1].tolist()
@@ -118,7 +145,7 @@ class _RigidDemand:
 
     @classmethod
     def of(
-        cls, row: Indices, worth: Floats, units: Floats, others: Floats, capacity: int, highest: float
+        cls, row: Indices, worth: Floats, units: Floats, others: Floats, capacity: float, highest: float
     ) -> "_RigidDemand | None":
         """Return the demand; None where a row has options of different numbers of units."""
         starts = _starts(row)
@@ -145,7 +172,7 @@ class _RigidDemand:
 class _Demand:
     """The units of one pool that rows ask for by price, which fall with the price."""
 
-    def __init__(self, row: Indices, worth: Floats, units: Floats, others: Floats, capacity: int) -> None:
+    def __init__(self, row: Indices, worth: Floats, units: Floats, others: Floats, capacity: float) -> None:
         number = np.zeros(len(row), dtype=np.intp)
         np.cumsum(row[1:] != row[:-1], out=number[1:])
         self._row, self._worth, self._units, self._others = number, worth, units, others
@@ -211,7 +238,7 @@ class FewRows:
         rows: list[tuple[float, list[tuple[float, float]]]],
         low: list[float],
         high: list[float],
-        capacity: int,
+        capacity: float,
     ) -> None:
         self._rows, self._low, self._high, self._capacity = rows, low, high, float(capacity)
 

@@ -1,6 +1,7 @@
 """Bids: the worth of each job's options, and the allotment of most worth among them, with the bid that each job makes.
 
-Few options are allotted in plain numbers, which gives the same answer in less time.
+Few options are allotted in plain numbers, which gives the same answer in less time. Of thousands of jobs only those
+that can matter are allotted anew (`solve.core_allotment`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,8 +17,13 @@ from shoal.policy.shoal.rate_table import RateTable
 from shoal.policy.shoal.resumptions import resumptions
 from shoal.policy.shoal.tuning import TUNING
 from shoal.solve.allotment import STAY, AllotmentOptions, Option, allot, allot_plainly
+from shoal.solve.core_allotment import HeldSeats, Nodes, allot_core
+from shoal.solve.listed_options import ListedOptions
 from shoal.solve.multiple_choice import FEW
 from shoal.solve.node_packing import Seats
+
+MANY = 2_000
+"""Live jobs from which on only those that can matter are allotted anew."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,8 +39,8 @@ class Offers:
 class Sold:
     """By job: GPUs granted, kind (that of its best option without any), GPUs it wants, bid for a GPU, price of one.
 
-    ``seats`` are by job served; ``gap`` is how far the choice may be below the best; ``verdicts`` are those of jobs
-    that are or were suspended.
+    ``seats`` are by job served; of thousands of jobs those that surely stay are left out. ``gap`` is how far the choice
+    may be below the best; ``verdicts`` are those of jobs that are or were suspended.
     """
 
     gpus: Int32s
@@ -49,6 +55,8 @@ class Sold:
 
 def sold(snapshot: Snapshot, table: RateTable, offers: Offers) -> Sold:
     """Allot the GPUs to the offers."""
+    if len(snapshot.columns) >= MANY and not snapshot.suspensions.runs:
+        return _sold_core(snapshot, table, offers)
     seats = _seats(snapshot, offers.row[offers.column == STAY].tolist())
     if len(offers.row) <= FEW and not snapshot.suspensions.runs:
         return _sold_few(snapshot, table, offers, seats)
@@ -110,6 +118,54 @@ def _sold_many(snapshot: Snapshot, table: RateTable, offers: Offers, seats: list
     prices = allotment.prices[kinds]
     bids = density[rows, best]
     return Sold(gpus, kinds, wanted, bids, prices, allotment.seats, allotment.gap, resumed.verdicts)
+
+
+def _sold_core(snapshot: Snapshot, table: RateTable, offers: Offers) -> Sold:
+    """Allot among thousands of jobs; ``seats`` of the result are those of jobs that may have new ones."""
+    columns, placements = snapshot.columns, snapshot.all_placements
+    stays = offers.column == STAY
+    row, worth = offers.row, offers.worth
+    units, pool = table.gpus[row, offers.column], np.where(stays, columns.kind[row], table.pools[offers.column])
+    node = np.full(len(columns), -1, dtype=np.intp)
+    spanned: set[int] = set()
+    barred: list[int] = []
+    for i in row[stays].tolist():
+        there = placements[i]
+        if there is not None and len(there.seats) == 1:
+            node[i] = there.seats[0][0]
+        elif there is None or not spanned.isdisjoint(there.nodes):
+            barred.append(i)
+        else:
+            spanned.update(there.nodes)
+    if barred:
+        bars = np.zeros(len(columns), dtype=bool)
+        bars[barred] = True
+        kept = (~(stays & bars[row])).nonzero()[0]
+        row, worth, units, pool, stays = row[kept], worth[kept], units[kept], pool[kept], stays[kept]
+
+    def seats_of(job: int) -> Seats | None:
+        there = placements[job]
+        return None if there is None else there.seats
+
+    options = ListedOptions.of(len(columns), row, worth, units.astype(np.float64), pool, stays)
+    cluster = snapshot.cluster
+    nodes = Nodes(np.array(cluster.usable, dtype=np.intp), np.array(cluster.node_kind, dtype=np.intp))
+    found = allot_core(options, HeldSeats(node, seats_of), nodes, len(cluster.kinds), TUNING.tolerance)
+    density = worth / units
+    best = np.where(found.picks >= 0, found.picks, options.first_at(density, options.top(density)))
+    offered, served = best >= 0, found.picks >= 0
+    kinds = np.where(offered, pool[best], np.maximum(columns.kind, 0))
+    wanted = np.where(offered, units[best], table.gpus[:, STAY]).astype(np.int32)
+    return Sold(
+        np.where(served, wanted, 0).astype(np.int32),
+        kinds,
+        wanted,
+        np.where(offered, density[best], -np.inf),
+        found.prices[kinds],
+        found.seats,
+        found.gap,
+        {},
+    )
 
 
 def _seats(snapshot: Snapshot, stays: Sequence[int]) -> list[Seats | None]:

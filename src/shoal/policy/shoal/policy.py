@@ -170,7 +170,7 @@ def _allotted(snapshot: Snapshot, table: RateTable, claimed: MarketClaims, found
     codes, numbers = _explained(claimed, found.gpus, found.wanted, found.bids, found.prices, found.gap)
     served = found.gpus > 0
     chosen = served.nonzero()[0].tolist()
-    traits, held, seats = table.traits.tolist(), snapshot.all_placements, found.seats
+    traits, held = table.traits.tolist(), snapshot.all_placements
     verdicts = Verdicts(
         snapshot,
         gpus=found.gpus,
@@ -178,7 +178,7 @@ def _allotted(snapshot: Snapshot, table: RateTable, claimed: MarketClaims, found
         numbers=numbers,
         kinds=np.where(served, found.kinds, -1).astype(np.int8),
         batches={i: ADAPTIVE_BATCH for i in chosen if traits[i] & ADAPTIVE},
-        placements={i: _placement(held[i], seats[i]) for i in chosen},
+        placements={i: _placement(held[i], seats) for i, seats in found.seats.items()},
     )
     refusals: dict[int, Verdict] = {**infeasible_refusals(snapshot, found.gpus), **found.verdicts}
     for i in (snapshot.columns.state == int(JobState.STOPPING)).nonzero()[0].tolist():

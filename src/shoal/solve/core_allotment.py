@@ -1,0 +1,231 @@
+"""Units, pool and nodes for thousands of gangs: only the gangs that can matter are allotted anew.
+
+Near the prices at which demand fits, most gangs make the same choice: to stay, or to take nothing. With prices λ and a
+margin m, option c of gang i can be its best at some prices between (1 − m) λ and (1 + m) λ only if
+
+    worth_ic − (1 − m) λ_k units_ic  ≥  max(0, max_d worth_id − (1 + m) λ_l units_id),   k, l the pools of c, d.
+
+A gang for which that leaves nothing takes nothing. One that it leaves only its seats, on one node, stays, and gangs
+that stay so on a node are one gang of their total worth. All other gangs are the core, with those on the nodes whose
+gangs are worth least, so that they may move for others. `allotment` decides on the core. Units that it leaves free are
+offered to the gangs outside that gain most.
+
+The bound is that of all gangs at the prices λ, whatever the core is. As long as the answer is worth less than the
+bound by more than the tolerance, the core is widened, in the end to all gangs.
+
+Reference: Pisinger (1995) for the core.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.core.arrays import Flags, Floats, Indices
+from shoal.solve.allotment import Allotment, AllotmentOptions, allot
+from shoal.solve.listed_options import ListedOptions
+from shoal.solve.node_packing import Seats
+
+_MARGINS = (0.01, 0.05, np.inf)
+_SPARE_NODES = 8
+"""Nodes of each pool, besides one for each newcomer, whose gangs may move."""
+_LENIENT = 10.0
+"""Times its tolerance by which the core alone may miss its own bound, where that is within the tolerance of all."""
+_FILLS = 2
+"""Times that free units are offered to gangs outside the core."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldSeats:
+    """By gang the node on which it holds all its units, −1 if there is none; ``of`` returns the seats of a gang."""
+
+    node: Indices
+    of: Callable[[int], Seats | None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Nodes:
+    """By node its units, and its pool."""
+
+    units: Indices
+    pool: Indices
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CoreAllotment:
+    """By gang the number of the option chosen, −1 for none; the total worth, and a bound on the best total worth.
+
+    ``seats`` are those of the gangs served that are in the core; the others stay on their seats.
+    """
+
+    picks: Indices
+    seats: Mapping[int, Seats]
+    value: float
+    bound: float
+    prices: Floats
+    core: int
+    """Gangs in the core."""
+
+    @property
+    def gap(self) -> float:
+        """How far the value may be below the best, as a fraction of the bound; never below 0."""
+        return max(self.bound - self.value, 0.0) / self.bound if self.bound > 0 else 0.0
+
+
+def allot_core(options: ListedOptions, held: HeldSeats, nodes: Nodes, pools: int, tolerance: float) -> CoreAllotment:
+    """The best allotment found; the search ends as soon as it is within ``tolerance`` of the bound, as a fraction."""
+    capacity = np.bincount(nodes.pool, weights=nodes.units, minlength=pools).astype(np.intp)
+    prices = options.clearing_prices(capacity, tolerance)
+    bound = options.bound(prices, capacity)
+    best: CoreAllotment | None = None
+    for margin in _MARGINS:
+        settled = options.settled(prices, margin)
+        core = _Core(options, held, nodes, pools, settled, _members(options, held, nodes, pools, settled))
+        allowed = tolerance * min(bound / max(bound - core.closed_worth, 1e-300), _LENIENT)
+        found = core.allotted(allowed)
+        for _ in range(_FILLS):
+            others = core.others_that_gain(found)
+            if not len(others):
+                break
+            core = core.with_others(others)
+            found = core.allotted(allowed)
+        if best is None or found.value > best.value:
+            value = found.value
+            best = CoreAllotment(found.picks, found.seats, value, max(bound, value), prices, len(core.members))
+        if best.value >= (1.0 - tolerance) * bound:
+            break
+    assert best is not None
+    return best
+
+
+def _members(options: ListedOptions, held: HeldSeats, nodes: Nodes, pools: int, settled: Indices) -> Flags:
+    """By gang whether it is in the core."""
+    sure = (settled >= 0).nonzero()[0]
+    stays = options.stays[settled[sure]]
+    staying = sure[stays & (held.node[sure] >= 0)]
+    core: Flags = settled != -1
+    core[staying] = False
+    newcomers = np.bincount(options.pool[settled[sure[~stays]]], minlength=pools)
+    at_stake = np.bincount(held.node[staying], weights=options.worth[settled[staying]], minlength=len(nodes.units))
+    gives_way = np.zeros(len(nodes.units), dtype=bool)
+    for pool, coming in enumerate(newcomers.tolist()):
+        there = ((nodes.pool == pool) & (at_stake > 0)).nonzero()[0]
+        spare = _SPARE_NODES + coming
+        gives_way[there if len(there) <= spare else there[np.argsort(at_stake[there], kind="stable")[:spare]]] = True
+    core[staying[gives_way[held.node[staying]]]] = True
+    return core
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _CoreAnswer:
+    """By gang the number of its option, −1 for none; the seats of gangs in the core; units free by node."""
+
+    picks: Indices
+    seats: Mapping[int, Seats]
+    value: float
+    free: Indices
+
+
+class _Core:
+    """A core, and beside it the gangs that stay: those of a node are one gang, which has no other option."""
+
+    def __init__(
+        self, options: ListedOptions, held: HeldSeats, nodes: Nodes, pools: int, settled: Indices, core: Flags
+    ) -> None:
+        self.options, self.held, self.nodes, self.pools = options, held, nodes, pools
+        self._settled, self._core = settled, core
+        self.members = core.nonzero()[0]
+        self._staying = (~core & (settled >= 0)).nonzero()[0]
+        node, at, count = held.node[self._staying], settled[self._staying], len(nodes.units)
+        self._stay_units = np.bincount(node, weights=options.units[at], minlength=count).astype(np.intp)
+        self._stay_worth = np.bincount(node, weights=options.worth[at], minlength=count)
+
+    @property
+    def closed_worth(self) -> float:
+        """The worth of the gangs that fill their nodes."""
+        return float(self._stay_worth[self._stay_units >= self.nodes.units].sum())
+
+    def with_others(self, others: Indices) -> "_Core":
+        """The core with these gangs besides."""
+        core = self._core.copy()
+        core[others] = True
+        return _Core(self.options, self.held, self.nodes, self.pools, self._settled, core)
+
+    def allotted(self, tolerance: float) -> _CoreAnswer:
+        """The core's allotment beside the gangs that stay."""
+        options, members = self.options, self.members
+        open_nodes = self._open_nodes()
+        shared = open_nodes[self._stay_units[open_nodes] > 0]
+        begin = options.begin[members]
+        begin_stays = np.zeros(len(members), dtype=np.intp)
+        able = options.begin[members + 1] > begin
+        begin_stays[able] = options.stays[begin[able]]
+        found = self._allot(open_nodes, shared, begin - 1 + begin_stays, tolerance)
+        picks = self._settled.copy()
+        picks[members] = -1
+        served = (found.picks[: len(members)] >= 0).nonzero()[0]
+        picks[members[served]] = (begin - 1 + begin_stays)[served] + found.picks[served]
+        lost = np.zeros(len(self.nodes.units), dtype=bool)
+        lost[shared[found.picks[len(members) :] < 0]] = True
+        picks[self._staying[lost[self.held.node[self._staying]]]] = -1
+        numbers = members.tolist()
+        seats = {numbers[at]: there for at, there in found.seats.items() if at < len(numbers)}
+        free = self.nodes.units - np.where(lost, 0, self._stay_units)
+        taken = [seat for there in seats.values() for seat in there]
+        if taken:
+            node, units = np.array(taken).T
+            np.subtract.at(free, node, units)
+        return _CoreAnswer(picks, seats, float(options.worth[picks[picks >= 0]].sum()), free)
+
+    def _open_nodes(self) -> Indices:
+        """The nodes that staying gangs do not fill, and of each pool one that is as large as any."""
+        units, pool = self.nodes.units, self.nodes.pool
+        is_open = units > self._stay_units
+        for k in range(self.pools):
+            there = (pool == k).nonzero()[0]
+            if len(there):
+                is_open[there[units[there].argmax()]] = units[there].max() > 0
+        return is_open.nonzero()[0]
+
+    def _allot(self, open_nodes: Indices, shared: Indices, origin: Indices, tolerance: float) -> Allotment:
+        """The allotment of the core; column c of a member is option ``origin`` + c, column 0 its present seats."""
+        options, members = self.options, self.members
+        listed = options.of_rows(members)
+        count = options.begin[members + 1] - options.begin[members]
+        at = np.repeat(np.arange(len(members)), count)
+        column = listed - origin[at]
+        shape = len(members) + len(shared), int(column.max(initial=0)) + 1
+        worth, units, pools = np.full(shape, -np.inf), np.ones(shape, dtype=np.intp), np.zeros(shape, dtype=np.intp)
+        worth[at, column], units[at, column] = options.worth[listed], options.units[listed]
+        pools[at, column] = options.pool[listed]
+        beside = np.arange(len(members), shape[0])
+        worth[beside, 0], units[beside, 0] = self._stay_worth[shared], self._stay_units[shared]
+        pools[beside, 0] = self.nodes.pool[shared]
+        stays = np.isfinite(worth[: len(members), 0]).tolist()
+        seats = [self.held.of(gang) if stay else None for gang, stay in zip(members.tolist(), stays, strict=True)]
+        seats += [(seat,) for seat in zip(shared.tolist(), self._stay_units[shared].tolist(), strict=True)]
+        node_units: list[dict[int, int]] = [{} for _ in range(self.pools)]
+        sizes, pool = self.nodes.units[open_nodes].tolist(), self.nodes.pool[open_nodes].tolist()
+        for node, size, k in zip(open_nodes.tolist(), sizes, pool, strict=True):
+            node_units[k][node] = size
+        return allot(AllotmentOptions(worth, units, pools, seats, node_units), tolerance)
+
+    def others_that_gain(self, found: _CoreAnswer) -> Indices:
+        """Gangs outside the core that would gain from the units that are free, those that gain most for each."""
+        options, nodes = self.options, self.nodes
+        free = np.bincount(nodes.pool, weights=found.free, minlength=self.pools)
+        if not free.any():
+            return self.members[:0]
+        hole = np.zeros(self.pools)
+        np.maximum.at(hole, nodes.pool, np.where(found.free == nodes.units, free[nodes.pool], found.free))
+        listed = (hole[options.pool] > 0).nonzero()[0]
+        listed = listed[~self._core[options.row[listed]]]
+        row = options.row[listed]
+        pick = found.picks[row]
+        gain = options.worth[listed] - np.where(pick >= 0, options.worth[pick], 0.0)
+        same = (pick >= 0) & (options.pool[pick] == options.pool[listed])
+        more = options.units[listed] - np.where(same, options.units[pick], 0.0)
+        fits = ((gain > 0) & (more <= hole[options.pool[listed]])).nonzero()[0]
+        density = gain[fits] / np.maximum(more[fits], 0.5)
+        order = np.argsort(-density, kind="stable")[: 8 * int(free.sum())]
+        return np.unique(row[fits[order]])

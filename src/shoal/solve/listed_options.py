@@ -1,0 +1,109 @@
+"""Options of many rows one after the other, for tables in which rows have very different numbers of options."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.core.arrays import Flags, Floats, Indices
+from shoal.solve.pool_prices import PoolOptions, clearing_prices
+
+_SAMPLE = 600
+"""Rows whose prices are the guess for all."""
+_ROUGH = 0.05
+"""The tolerance of that guess."""
+UNSETTLED = -2
+"""The choice of a row that depends on the exact prices."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ListedOptions:
+    """Options in order of their rows: row, worth over none (above 0), units (at least 1), pool.
+
+    ``begin`` is by row the number of its first option, and at its end the number of options. ``stays`` are options that
+    keep the present seats; such an option is the first of its row.
+    """
+
+    row: Indices
+    worth: Floats
+    units: Floats
+    pool: Indices
+    stays: Flags
+    begin: Indices
+
+    @classmethod
+    def of(cls, rows: int, row: Indices, worth: Floats, units: Floats, pool: Indices, stays: Flags) -> "ListedOptions":
+        """The options of this number of rows, in order of these."""
+        begin = np.zeros(rows + 1, dtype=np.intp)
+        np.cumsum(np.bincount(row, minlength=rows), out=begin[1:])
+        return cls(row, worth, units, pool, stays, begin)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows, with those that have no option."""
+        return len(self.begin) - 1
+
+    def top(self, values: Floats) -> Floats:
+        """By row the most of these values, which are by option; −inf without an option."""
+        able = (self.begin[1:] > self.begin[:-1]).nonzero()[0]
+        found = np.full(self.rows, -np.inf)
+        if len(able):
+            found[able] = np.maximum.reduceat(values, self.begin[able])
+        return found
+
+    def first_at(self, values: Floats, top: Floats) -> Indices:
+        """By row the number of its first option with the value ``top``; −1 without an option."""
+        found = np.full(self.rows, -1, dtype=np.intp)
+        at = (values == top[self.row]).nonzero()[0][::-1]
+        found[self.row[at]] = at  # of several values for a row the last is kept
+        return found
+
+    def of_rows(self, rows: Indices) -> Indices:
+        """The numbers of all options of these rows, ascending."""
+        count = self.begin[rows + 1] - self.begin[rows]
+        offset = self.begin[rows] - np.cumsum(count) + count
+        numbers: Indices = np.arange(int(count.sum())) + np.repeat(offset, count)
+        return numbers
+
+    # ── prices ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def clearing_prices(self, capacity: Indices, tolerance: float) -> Floats:
+        """By pool the price of a unit at which demand fits (`pool_prices`), found from the prices of a sample."""
+        every = max(self.rows // _SAMPLE, 1)
+        if every == 1:
+            return self._clearing_prices(slice(None), capacity.tolist(), tolerance, None)
+        sample = self.of_rows(np.arange(0, self.rows, every))
+        part = [units / every for units in capacity.tolist()]
+        guess = self._clearing_prices(sample, part, max(tolerance, _ROUGH), None)
+        return self._clearing_prices(slice(None), capacity.tolist(), tolerance, guess)
+
+    def _clearing_prices(
+        self, among: Indices | slice, capacity: Sequence[float], tolerance: float, guess: Floats | None
+    ) -> Floats:
+        row, worth, units, pool = self.row[among], self.worth[among], self.units[among], self.pool[among]
+        of_pool = [(pool == k).nonzero()[0] for k in range(len(capacity))] if len(capacity) > 1 else [slice(None)]
+        by_pool = [PoolOptions(row[own], worth[own], units[own]) for own in of_pool]
+        highest = float(np.max(worth / units, initial=0.0))
+        return clearing_prices(by_pool, self.rows, capacity, highest, tolerance, guess)
+
+    def bound(self, prices: Floats, capacity: Sequence[int] | Indices) -> float:
+        """A bound on the most total worth of one option, or none, for each row within the capacity of the pools."""
+        net = self.top(self.worth - prices[self.pool] * self.units)
+        return float(np.maximum(net, 0.0).sum() + prices @ np.asarray(capacity, dtype=np.float64))
+
+    def settled(self, prices: Floats, margin: float) -> Indices:
+        """By row the option of most worth less price at all prices within a margin, as a fraction of these.
+
+        −1 where that is none, `UNSETTLED` where it depends on the prices.
+        """
+        if not np.isfinite(margin):
+            return np.where(self.begin[1:] > self.begin[:-1], UNSETTLED, -1)
+        cost = prices[self.pool] * self.units
+        least = np.maximum(self.top(self.worth - (1.0 + margin) * cost), 0.0)
+        possible = (self.worth - (1.0 - margin) * cost >= least[self.row]).nonzero()[0]
+        row = self.row[possible]
+        choices = np.bincount(row, minlength=self.rows) + (least == 0.0)
+        found = np.full(self.rows, -1, dtype=np.intp)
+        found[row] = possible
+        found[choices > 1] = UNSETTLED
+        return found
