@@ -40,8 +40,12 @@ class Packer:
                 if len(seats) > 1:
                     self._spanned[node] = self._spanned.get(node, 0) + 1
         self._holes = [0] * (self.widest + 1)
+        self._empty = [0] * (self.widest + 1)
+        """By number of units: the nodes of that size without gangs, as bits."""
         for node, units in self.free.items():
             self._holes[units] |= 1 << node
+            if not self._gangs_on[node]:
+                self._empty[units] |= 1 << node
 
     def seat(self, coming: Mapping[int, int]) -> None:
         """Seat gangs that want these units, the widest first; those that find no seats go to ``left``."""
@@ -62,14 +66,15 @@ class Packer:
         if units <= self.widest:
             node = self._tightest(units)
             return ((node, units),) if node >= 0 else None
-        empty = [n for n, gangs_here in self._gangs_on.items() if not gangs_here and self.free[n]]
-        return _across(self.free, empty, units)
+        return self._across_empty(units)
 
     def take(self, gang: int, seats: Seats) -> None:
         """Seat a gang on these seats, which must be free."""
         self.seats[gang] = seats
         for node, units in seats:
             self._change(node, -units)
+            if not self._gangs_on[node]:
+                self._empty[self.node_units[node]] ^= 1 << node
             self._gangs_on[node].append(gang)
             if len(seats) > 1:
                 self._spanned[node] = self._spanned.get(node, 0) + 1
@@ -80,6 +85,8 @@ class Packer:
         for node, units in seats:
             self._change(node, units)
             self._gangs_on[node].remove(gang)
+            if not self._gangs_on[node]:
+                self._empty[self.node_units[node]] ^= 1 << node
             if len(seats) > 1:
                 self._spanned[node] -= 1
 
@@ -163,6 +170,21 @@ class Packer:
 
     def _narrow(self, gang: int) -> bool:
         return len(self.seats[gang]) == 1
+
+    def _across_empty(self, units: int) -> Seats | None:
+        """Return seats over empty nodes, as `_across` does over others."""
+        empty = self._empty.copy()
+        taken: dict[int, int] = {}
+        while units:
+            enough = next((size for size in range(units, len(empty)) if empty[size]), 0)
+            size = enough or next((size for size in range(self.widest, 0, -1) if empty[size]), 0)
+            if not size:
+                return None
+            node = (empty[size] & -empty[size]).bit_length() - 1
+            empty[size] ^= 1 << node
+            taken[node] = min(units, size)
+            units -= taken[node]
+        return tuple(sorted(taken.items()))
 
     def _tightest(self, units: int) -> int:
         for free in range(units, self.widest + 1):
