@@ -13,6 +13,7 @@ from shoal.core.arrays import Floats, Indices, Int32s
 from shoal.core.decision import Verdict
 from shoal.core.snapshot import Snapshot
 from shoal.policy.goodput_options import node_units
+from shoal.policy.shoal.option_list import OptionList
 from shoal.policy.shoal.rate_table import RateTable
 from shoal.policy.shoal.resumptions import resumptions
 from shoal.policy.shoal.tuning import TUNING
@@ -28,10 +29,9 @@ MANY = 2_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offers:
-    """Every option of a rate above 0, in order of jobs and columns: its job, its column and its worth."""
+    """The options that jobs have now, and their worth."""
 
-    row: Indices
-    column: Indices
+    options: OptionList
     worth: Floats
 
 
@@ -57,28 +57,28 @@ def sold(snapshot: Snapshot, table: RateTable, offers: Offers) -> Sold:
     """Allot the GPUs to the offers."""
     if len(snapshot.columns) >= MANY and not snapshot.suspensions.runs:
         return _sold_core(snapshot, table, offers)
-    seats = _seats(snapshot, offers.row[offers.column == STAY].tolist())
-    if len(offers.row) <= FEW and not snapshot.suspensions.runs:
+    options = offers.options
+    seats = _seats(snapshot, options.job[options.column == STAY].tolist())
+    if len(options) <= FEW and not snapshot.suspensions.runs:
         return _sold_few(snapshot, table, offers, seats)
     return _sold_many(snapshot, table, offers, seats)
 
 
 def _sold_few(snapshot: Snapshot, table: RateTable, offers: Offers, seats: Sequence[Seats | None]) -> Sold:
-    row, column, columns = offers.row, offers.column, snapshot.columns
-    pools = np.where(column == STAY, columns.kind[row], table.pools[column])
+    options, columns = offers.options, snapshot.columns
     gangs: list[list[Option]] = [[] for _ in seats]
-    numbers = (offers.worth, table.gpus[row, column], pools, column)
-    for job, *option in zip(row.tolist(), *(of.tolist() for of in numbers), strict=True):
+    numbers = (offers.worth, options.gpus, options.kind, options.column)
+    for job, *option in zip(options.job.tolist(), *(of.tolist() for of in numbers), strict=True):
         if option[3] != STAY or seats[job] is not None:
             gangs[job].append(tuple(option))
-    tolerance = TUNING.tolerance if table.rates.size > TUNING.large else 0.0
+    tolerance = TUNING.tolerance if table.size > TUNING.large else 0.0
     found = allot_plainly(gangs, seats, node_units(snapshot.cluster), tolerance)
     gpus, kinds, wanted, bids = list[int](), list[int](), list[int](), list[float]()
-    for job, options in enumerate(gangs):
-        best = found.picks.get(job) or max(options, key=_density, default=None)
+    for job, gang in enumerate(gangs):
+        best = found.picks.get(job) or max(gang, key=_density, default=None)
         gpus.append(best[1] if best and job in found.picks else 0)
         kinds.append(best[2] if best else max(columns.kind.item(job), 0))
-        wanted.append(best[1] if best else table.gpus.item(job, STAY))
+        wanted.append(best[1] if best else max(columns.held.item(job), 1))
         bids.append(_density(best) if best else -np.inf)
     return Sold(
         np.array(gpus, dtype=np.int32),
@@ -97,65 +97,60 @@ def _density(option: Option) -> float:
 
 
 def _sold_many(snapshot: Snapshot, table: RateTable, offers: Offers, seats: list[Seats | None]) -> Sold:
-    columns = snapshot.columns
-    worth = np.full(table.gpus.shape, -np.inf)
-    worth[offers.row, offers.column] = offers.worth
-    pools = np.broadcast_to(table.pools, table.gpus.shape).copy()
-    pools[:, STAY] = np.maximum(columns.kind, 0)
+    columns, listed = snapshot.columns, offers.options
+    at = listed.job, listed.column
+    worth = np.full((len(columns), table.width), -np.inf)
+    gpus, pools = np.ones(worth.shape, dtype=np.intp), np.zeros(worth.shape, dtype=np.intp)
+    worth[at], gpus[at], pools[at] = offers.worth, listed.gpus, listed.kind
+    gpus[:, STAY], pools[:, STAY] = np.maximum(columns.held, 1), np.maximum(columns.kind, 0)
     worth[[there is None for there in seats], STAY] = -np.inf
-    resumed = resumptions(snapshot, worth, table.gpus, pools, seats)
-    options = AllotmentOptions(worth, table.gpus, pools, seats, resumed.node_units)
+    resumed = resumptions(snapshot, worth, gpus, pools, seats)
+    options = AllotmentOptions(worth, gpus, pools, seats, resumed.node_units)
     allotment = allot(options, TUNING.tolerance if worth.size > TUNING.large else 0.0)
     rows, picks = np.arange(len(columns)), allotment.picks
     served = picks >= 0
     density = np.full(worth.shape, -np.inf)
     able = np.nonzero(np.isfinite(worth))
-    density[able] = worth[able] / table.gpus[able]
+    density[able] = worth[able] / gpus[able]
     best = np.where(served, picks, density.argmax(axis=1))
     kinds = pools[rows, best]
-    wanted = table.gpus[rows, best].astype(np.int32)
-    gpus = np.where(served, wanted, 0).astype(np.int32)
+    wanted = gpus[rows, best].astype(np.int32)
     prices = allotment.prices[kinds]
     bids = density[rows, best]
-    return Sold(gpus, kinds, wanted, bids, prices, allotment.seats, allotment.gap, resumed.verdicts)
+    granted = np.where(served, wanted, 0).astype(np.int32)
+    return Sold(granted, kinds, wanted, bids, prices, allotment.seats, allotment.gap, resumed.verdicts)
 
 
 def _sold_core(snapshot: Snapshot, table: RateTable, offers: Offers) -> Sold:
     """Allot among thousands of jobs; ``seats`` of the result are those of jobs that may have new ones."""
-    columns, placements = snapshot.columns, snapshot.all_placements
-    stays = offers.column == STAY
-    row, worth = offers.row, offers.worth
-    units, pool = table.gpus[row, offers.column], np.where(stays, columns.kind[row], table.pools[offers.column])
-    node = np.full(len(columns), -1, dtype=np.intp)
+    columns, listed, worth = snapshot.columns, offers.options, offers.worth
+    stays = listed.column == STAY
+    wide = listed.job[stays & (table.node[listed.job] < 0)].tolist()
     spanned: set[int] = set()
     barred: list[int] = []
-    for i in row[stays].tolist():
-        there = placements[i]
-        if there is not None and len(there.seats) == 1:
-            node[i] = there.seats[0][0]
-        elif there is None or not spanned.isdisjoint(there.nodes):
+    for i in wide:
+        there = snapshot.placement(i)
+        if there is None or not spanned.isdisjoint(there.nodes):
             barred.append(i)
         else:
             spanned.update(there.nodes)
     if barred:
-        bars = np.zeros(len(columns), dtype=bool)
-        bars[barred] = True
-        kept = (~(stays & bars[row])).nonzero()[0]
-        row, worth, units, pool, stays = row[kept], worth[kept], units[kept], pool[kept], stays[kept]
+        kept = ~stays | ~np.isin(listed.job, barred)
+        listed, worth, stays = listed.where(kept), worth[kept], stays[kept]
 
     def seats_of(job: int) -> Seats | None:
-        there = placements[job]
+        there = snapshot.placement(job)
         return None if there is None else there.seats
 
-    options = ListedOptions.of(len(columns), row, worth, units.astype(np.float64), pool, stays)
+    options = ListedOptions(listed.job, worth, listed.gpus.astype(np.float64), listed.kind, stays, listed.begin)
     cluster = snapshot.cluster
     nodes = Nodes(np.array(cluster.usable, dtype=np.intp), np.array(cluster.node_kind, dtype=np.intp))
-    found = allot_core(options, HeldSeats(node, seats_of), nodes, len(cluster.kinds), TUNING.tolerance)
-    density = worth / units
+    found = allot_core(options, HeldSeats(table.node, seats_of), nodes, len(cluster.kinds), TUNING.tolerance)
+    density = worth / options.units
     best = np.where(found.picks >= 0, found.picks, options.first_at(density, options.top(density)))
     offered, served = best >= 0, found.picks >= 0
-    kinds = np.where(offered, pool[best], np.maximum(columns.kind, 0))
-    wanted = np.where(offered, units[best], table.gpus[:, STAY]).astype(np.int32)
+    kinds = np.where(offered, listed.kind[best], np.maximum(columns.kind, 0))
+    wanted = np.where(offered, listed.gpus[best], np.maximum(columns.held, 1)).astype(np.int32)
     return Sold(
         np.where(served, wanted, 0).astype(np.int32),
         kinds,

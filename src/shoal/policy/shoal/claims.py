@@ -27,8 +27,10 @@ import numpy as np
 from shoal.core.arrays import Flags, Floats, Indices, Int32s
 from shoal.core.snapshot import Snapshot
 from shoal.perf.regime_forecast import forecast
+from shoal.policy.shoal.option_list import OptionList
 from shoal.policy.shoal.rate_table import IN_APP, SCRIPTED, RateTable
 from shoal.policy.shoal.tuning import TUNING
+from shoal.solve.allotment import STAY
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,26 +115,23 @@ def rigid_prospects(snapshot: Snapshot, traits: Int32s) -> Prospects:
     )
 
 
-def table_prospects(snapshot: Snapshot, table: RateTable, rates: Floats) -> Prospects:
-    """Prospects by the rates of all options, 0 where the present cluster has no such option."""
+def table_prospects(snapshot: Snapshot, table: RateTable, options: OptionList) -> Prospects:
+    """Prospects by the rates of all options that the present cluster has."""
     even, promised = _shares(snapshot, table.traits)
-    evenly = _rates_within(snapshot, table, rates, np.full(len(rates), even))
-    promise = evenly if promised is None else _rates_within(snapshot, table, rates, promised)
-    row, column = np.nonzero(rates)
-    area = np.full(len(rates), np.inf)
-    np.minimum.at(area, row, table.gpus[row, column] / rates[row, column])
-    area = np.where(np.isfinite(area), area, 0.0)
-    return Prospects(rates.max(axis=1, initial=0.0), evenly, promise, area, table.known)
+    evenly = _rates_within(snapshot, options, np.full(len(table.rows), even))
+    promise = evenly if promised is None else _rates_within(snapshot, options, promised)
+    # The least of GPUs over rate is minus the most of its negative; a job without an option has 0.
+    area = -options.top(-(options.gpus / options.rate), none=0.0)
+    return Prospects(options.top(options.rate, none=0.0), evenly, promise, area, table.known)
 
 
-def _rates_within(snapshot: Snapshot, table: RateTable, rates: Floats, share: Floats) -> Floats:
+def _rates_within(snapshot: Snapshot, options: OptionList, share: Floats) -> Floats:
     """Return, by job, its best rate within its share: the mean over the kinds it can use, weighted by their GPUs."""
     fewest = snapshot.columns.min_gpus.astype(np.float64)
-    within = np.where(table.gpus <= np.maximum(share, fewest)[:, None], rates, 0.0)
+    within = (options.gpus <= np.maximum(share, fewest)[options.job]) & (options.column != STAY)
     total, weight = np.zeros(len(fewest)), np.zeros(len(fewest))
     for k, gpus in enumerate(snapshot.cluster.capacity):
-        begin, end = 1 + np.searchsorted(table.pools[1:], [k, k + 1])
-        here = within[:, begin:end].max(axis=1, initial=0.0)
+        here = options.top(np.where(within & (options.kind == k), options.rate, 0.0), none=0.0)
         total += gpus * here
         weight += gpus * (here > 0)
     turns = np.minimum(1.0, share / np.maximum(fewest, 1.0))

@@ -29,6 +29,7 @@ from shoal.core.units import Seconds
 from shoal.policy.base import all_fit, explained, infeasible_refusals, serve_ascending
 from shoal.policy.shoal.bids import Offers, Sold, sold
 from shoal.policy.shoal.claims import MarketClaims, Prospects, claims, rigid_prospects, table_prospects, typical
+from shoal.policy.shoal.option_list import OptionList
 from shoal.policy.shoal.rate_table import ADAPTIVE, ELASTIC, NEAR, RateTable, Traits, traits_of, updated
 from shoal.policy.shoal.reasons import BOUGHT, OUTBID, RESUMES, UNCONTESTED
 from shoal.policy.shoal.tuning import TUNING
@@ -66,16 +67,14 @@ class Shoal:
         if len(snapshot.cluster.kinds) == 1 and not (traits.bits & (ELASTIC | ADAPTIVE | NEAR)).any():
             return self._in_order(snapshot, traits)
         table = updated(snapshot, traits.bits, before.table, memory=self.memory)
-        rates = _able(snapshot, table)
-        claimed = self._claims(snapshot, traits, table_prospects(snapshot, table, rates))
-        rates = _lasting(snapshot, rates, claimed)
-        # Most jobs have few of the options: only these are looked at.
-        row, column = np.nonzero(rates > 0)
-        rate = rates[row, column]
-        moves = self._moves(claimed.left[row] / rate, snapshot.columns.starts[row])
-        kept = np.where(column == STAY, self._stays(snapshot)[row], moves) * _held_on(snapshot, traits)[row]
-        kept[claimed.overdue[row]] = 1.0
-        offers = Offers(row, column, claimed.weights[row] * rate * kept)
+        options = _able(snapshot, table)
+        claimed = self._claims(snapshot, traits, table_prospects(snapshot, table, options))
+        options = _lasting(snapshot, options, claimed)
+        job, rate = options.job, options.rate
+        moves = self._moves(claimed.left[job] / rate, snapshot.columns.starts[job])
+        kept = np.where(options.column == STAY, self._stays(snapshot)[job], moves) * _held_on(snapshot, traits)[job]
+        kept[claimed.overdue[job]] = 1.0
+        offers = Offers(options, claimed.weights[job] * rate * kept)
         verdicts = _allotted(snapshot, table, claimed, sold(snapshot, table, offers))
         return Decision(verdicts, snapshot.now + _interval(claimed.soonest), _Carry(traits, table))
 
@@ -117,12 +116,12 @@ def _held_on(snapshot: Snapshot, traits: Traits) -> Floats:
     return np.where(unknown, TUNING.unknown_stay, 1.0)
 
 
-def _lasting(snapshot: Snapshot, rates: Floats, claimed: MarketClaims) -> Floats:
-    """Return the rates without options that are too slow for a job which, once started, would have to stay there."""
+def _lasting(snapshot: Snapshot, options: OptionList, claimed: MarketClaims) -> OptionList:
+    """Return the options without those too slow for a job which, once started, would have to stay there."""
     if not snapshot.guarded:
-        return rates
-    slow = rates < TUNING.kept_rate * claimed.promised[:, None]
-    return np.where(slow & snapshot.unstoppable_once_started[:, None], 0.0, rates)
+        return options
+    slow = options.rate < TUNING.kept_rate * claimed.promised[options.job]
+    return options.where(~(slow & snapshot.unstoppable_once_started[options.job]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,14 +136,13 @@ def _interval(soonest: Floats) -> Seconds:
     return min(max(TUNING.review_part * typical(soonest), TUNING.review_least), TUNING.review_most)
 
 
-def _able(snapshot: Snapshot, table: RateTable) -> Floats:
-    """The rates on the options that the present cluster has; a job that is being stopped has none."""
-    rates, stopping = table.rates, snapshot.columns.state == int(JobState.STOPPING)
+def _able(snapshot: Snapshot, table: RateTable) -> OptionList:
+    """The options that the present cluster has; a job that is being stopped has none."""
+    options, stopping = table.options, snapshot.columns.state == int(JobState.STOPPING)
     if snapshot.cluster.capacity != snapshot.cluster.installed:
-        there = table.gpus <= np.array(snapshot.cluster.capacity, dtype=np.intp)[table.pools]
-        there[:, STAY] = True
-        rates = np.where(there, rates, 0.0)
-    return np.where(stopping[:, None], 0.0, rates) if stopping.any() else rates
+        there = options.gpus <= np.array(snapshot.cluster.capacity, dtype=np.intp)[options.kind]
+        options = options.where(there | (options.column == STAY))
+    return options.where(~stopping[options.job]) if stopping.any() else options
 
 
 def _explained(
