@@ -10,6 +10,7 @@ from shoal.solve.allotment import STAY, AllotmentOptions, allot
 from shoal.solve.core_allotment import CoreAllotment, HeldSeats, Nodes, allot_core
 from shoal.solve.listed_options import UNSETTLED, ListedOptions
 from shoal.solve.node_packing import Seats
+from shoal.solve.price_box import cleared
 
 SIZES = np.array([1, 2, 4, 8, 16])
 
@@ -116,12 +117,10 @@ def test_a_settled_choice_is_the_same_at_all_prices_within_the_margin(seed: int,
         assert (choice_at(options, near)[sure] == settled[sure]).all()
 
 
-def test_prices_from_a_guess_clear_the_pools_as_those_from_none_do() -> None:
-    cluster = Cluster(6, 3000, 3, 60, 0.5)
-    capacity = np.full(3, 480)
-    found, plain = (
-        cluster.options.clearing_prices(capacity, 0.005),
-        cluster.options._clearing_prices(slice(None), capacity.tolist(), 0.005, None),
-    )
-    bounds = [cluster.options.bound(prices, capacity) for prices in (found, plain)]
-    assert bounds[0] <= 1.002 * bounds[1]
+@pytest.mark.parametrize(("seed", "waiting", "share"), [(6, 0.5, 1.0), (7, 1.0, 1.0), (8, 0.5, 0.02), (9, 0.5, 50.0)])
+def test_prices_of_a_box_bound_the_worth_as_those_of_all_rows_do(seed: int, waiting: float, share: float) -> None:
+    options = Cluster(seed, 3000, 3, 60, waiting).options
+    capacity = np.full(3, int(480 * share))
+    found = cleared(options, capacity, 0.005)
+    assert found.bound == pytest.approx(options.bound(found.prices, capacity))
+    assert found.bound <= 1.002 * options.bound(options.clearing_prices(capacity.astype(np.float64), 0.005), capacity)

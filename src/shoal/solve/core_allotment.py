@@ -25,8 +25,9 @@ from shoal.core.arrays import Flags, Floats, Indices
 from shoal.solve.allotment import Allotment, AllotmentOptions, allot
 from shoal.solve.listed_options import ListedOptions
 from shoal.solve.node_packing import Seats
+from shoal.solve.price_box import BOX, cleared
 
-_MARGINS = (0.01, 0.05, np.inf)
+_MARGINS = (0.01, BOX, np.inf)
 _SPARE_NODES = 8
 """Nodes of each pool, besides one for each newcomer, whose gangs may move."""
 _LENIENT = 10.0
@@ -75,11 +76,17 @@ class CoreAllotment:
 def allot_core(options: ListedOptions, held: HeldSeats, nodes: Nodes, pools: int, tolerance: float) -> CoreAllotment:
     """The best allotment found; the search ends as soon as it is within ``tolerance`` of the bound, as a fraction."""
     capacity = np.bincount(nodes.pool, weights=nodes.units, minlength=pools).astype(np.intp)
-    prices = options.clearing_prices(capacity, tolerance)
-    bound = options.bound(prices, capacity)
+    near = cleared(options, capacity, tolerance)
+    prices, bound = near.prices, near.bound
     best: CoreAllotment | None = None
     for margin in _MARGINS:
-        settled = options.settled(prices, margin)
+        settled = near.settled.copy()
+        if margin < BOX:
+            within = near.part.settled(prices, margin)
+            first = options.begin[near.unsure] - near.part.begin[:-1]
+            settled[near.unsure] = np.where(within >= 0, first + within, within)
+        elif margin > BOX:
+            settled = options.settled(prices, margin)
         core = _Core(options, held, nodes, pools, settled, _members(options, held, nodes, pools, settled))
         allowed = tolerance * min(bound / max(bound - core.closed_worth, 1e-300), _LENIENT)
         found = core.allotted(allowed)

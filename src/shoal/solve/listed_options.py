@@ -8,10 +8,10 @@ import numpy as np
 from shoal.core.arrays import Flags, Floats, Indices
 from shoal.solve.pool_prices import PoolOptions, clearing_prices
 
-_SAMPLE = 600
-"""Rows whose prices are the guess for all."""
-_ROUGH = 0.05
-"""The tolerance of that guess."""
+_SAMPLES = (500, 2_500)
+"""Rows of the samples from which prices are found."""
+_ROUGH = 0.02
+"""The tolerance of their prices."""
 UNSETTLED = -2
 """The choice of a row that depends on the exact prices."""
 
@@ -58,6 +58,15 @@ class ListedOptions:
         found[self.row[at]] = at  # of several values for a row the last is kept
         return found
 
+    def among(self, rows: Indices) -> "ListedOptions":
+        """The options of these rows, which are numbered from 0."""
+        at = self.of_rows(rows)
+        count = self.begin[rows + 1] - self.begin[rows]
+        begin = np.zeros(len(rows) + 1, dtype=np.intp)
+        np.cumsum(count, out=begin[1:])
+        row = np.repeat(np.arange(len(rows)), count)
+        return ListedOptions(row, self.worth[at], self.units[at], self.pool[at], self.stays[at], begin)
+
     def of_rows(self, rows: Indices) -> Indices:
         """The numbers of all options of these rows, ascending."""
         count = self.begin[rows + 1] - self.begin[rows]
@@ -67,24 +76,23 @@ class ListedOptions:
 
     # ── prices ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def clearing_prices(self, capacity: Indices, tolerance: float) -> Floats:
-        """By pool the price of a unit at which demand fits (`pool_prices`), found from the prices of a sample."""
-        every = max(self.rows // _SAMPLE, 1)
-        if every == 1:
-            return self._clearing_prices(slice(None), capacity.tolist(), tolerance, None)
-        sample = self.of_rows(np.arange(0, self.rows, every))
-        part = [units / every for units in capacity.tolist()]
-        guess = self._clearing_prices(sample, part, max(tolerance, _ROUGH), None)
-        return self._clearing_prices(slice(None), capacity.tolist(), tolerance, guess)
+    def sampled_prices(self, capacity: Indices, tolerance: float) -> Floats:
+        """By pool about the price at which demand fits: that of a sample, found near that of a smaller one."""
+        guess: Floats | None = None
+        for rows in _SAMPLES:
+            every = max(self.rows // rows, 1)
+            sample = self if every == 1 else self.among(np.arange(0, self.rows, every))
+            guess = sample.clearing_prices(capacity / every, max(tolerance, _ROUGH), guess)
+        assert guess is not None
+        return guess
 
-    def _clearing_prices(
-        self, among: Indices | slice, capacity: Sequence[float], tolerance: float, guess: Floats | None
-    ) -> Floats:
-        row, worth, units, pool = self.row[among], self.worth[among], self.units[among], self.pool[among]
-        of_pool = [(pool == k).nonzero()[0] for k in range(len(capacity))] if len(capacity) > 1 else [slice(None)]
-        by_pool = [PoolOptions(row[own], worth[own], units[own]) for own in of_pool]
-        highest = float(np.max(worth / units, initial=0.0))
-        return clearing_prices(by_pool, self.rows, capacity, highest, tolerance, guess)
+    def clearing_prices(self, capacity: Floats, tolerance: float, guess: Floats | None = None) -> Floats:
+        """By pool the price of a unit at which demand fits (`pool_prices`), looked for near a ``guess`` first."""
+        pools = range(len(capacity))
+        of_pool = [(self.pool == k).nonzero()[0] for k in pools] if len(capacity) > 1 else [slice(None)]
+        by_pool = [PoolOptions(self.row[own], self.worth[own], self.units[own]) for own in of_pool]
+        highest = float(np.max(self.worth / self.units, initial=0.0))
+        return clearing_prices(by_pool, self.rows, capacity.tolist(), highest, tolerance, guess)
 
     def bound(self, prices: Floats, capacity: Sequence[int] | Indices) -> float:
         """A bound on the most total worth of one option, or none, for each row within the capacity of the pools."""
