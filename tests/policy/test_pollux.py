@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from shoal.core.decision import Grant, Verdicts
+from shoal.core.decision import Decision, Grant, Verdicts
 from shoal.core.errors import InputError
 from shoal.core.goodput import GoodputReport, StepFit
 from shoal.core.job import ADAPTIVE, BatchSetting
@@ -14,7 +16,8 @@ from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement
 from shoal.policy.pollux.policy import Pollux
 from shoal.policy.registry import parse_policy
-from shoal.testing.builders import job, snapshot
+from shoal.testing.builders import job, simulate, snapshot
+from shoal.testing.strategies import faults, worlds
 from shoal.workload.schema import Job
 
 T4 = "t4:16x4"
@@ -142,7 +145,7 @@ def test_a_newcomer_is_served_when_it_comes_and_the_next_allocation_is_an_interv
         [adaptive("runs"), adaptive("comes", 670.0)], {"runs": reported(4)}, "t4:1x4", held={"runs": 4}, now=670.0
     )
     decision = Pollux().decide(seen)
-    assert (decision.review_at, decision.carry) == (730.0, None)
+    assert decision.review_at == 730.0
     given = gpus(Pollux(), seen)
     assert given["comes"] == 1, "though no GPU is idle"
     assert given["runs"] in (2, 3)
@@ -203,3 +206,34 @@ def test_the_reasons_have_numbers() -> None:
 def test_options_must_make_sense(bad: str) -> None:
     with pytest.raises(InputError, match=bad.partition("=")[0]):
         parse_policy(f"pollux:{bad}")
+
+
+# ── options carried from decision to decision ─────────────────────────────────────────────────────────────────────
+
+
+class _Checked:
+    """The policy, each of whose decisions is compared with that of one which carries nothing."""
+
+    def __init__(self, policy: Pollux) -> None:
+        self.policy = policy
+
+    def decide(self, snapshot: Snapshot) -> Decision:
+        fresh = replace(snapshot, carry=None)
+        carried, alone = (self.policy.allotment(seen) for seen in (snapshot, fresh))
+        for name in ("rates", "gpus", "kinds", "fair", "known"):
+            assert np.array_equal(getattr(carried[0], name), getattr(alone[0], name)), name
+        assert list(carried[0].seats) == list(alone[0].seats)
+        decision, other = self.policy.decide(snapshot), self.policy.decide(fresh)
+        told, expected = (Verdicts.of(snapshot, found.verdicts) for found in (decision, other))
+        assert told.digest() == expected.digest()
+        assert [told.reason(i) for i in range(len(told))] == [expected.reason(i) for i in range(len(told))]
+        return decision
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data(), st.sampled_from(["whole", "measured"]), st.sampled_from(["aware", "off"]))
+def test_carried_options_are_those_of_a_policy_that_starts_afresh(data: st.DataObject, share: str, types: str) -> None:
+    cluster, rows = data.draw(worlds(most_jobs=8))
+    knowledge = data.draw(st.sampled_from(["online", "profiled"]))
+    policy = _Checked(Pollux(share=share, types=types))
+    simulate(policy, rows, cluster, faults=data.draw(faults(cluster, rows)), knowledge=knowledge, until=3000.0)

@@ -15,19 +15,45 @@ from math import ceil, inf
 import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices
-from shoal.core.batch_limits import BatchLimits
 from shoal.core.decision import Numbers, Refusal, Verdict, Verdicts
 from shoal.core.goodput import GoodputReport, StepFit
-from shoal.core.job import ADAPTIVE, JobSpec
+from shoal.core.job import ADAPTIVE
 from shoal.core.lifecycle import JobState
 from shoal.core.reasons import STOPPING, Reason, ReasonTemplate
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Locality, Placement, Topology
-from shoal.perf.goodput import best_of_many
 from shoal.policy.base import infeasible_refusals
-from shoal.policy.tuning import constant
-from shoal.solve.allotment import Allotment, AllotmentOptions
-from shoal.solve.node_packing import Seats
+from shoal.policy.carried_rows import match_rows
+from shoal.policy.option_carry import CarriedSeats, OptionBasis, OptionsCarry, OptionSettings
+from shoal.policy.option_rates import (
+    OPTIONS,
+    OptionRates,
+    OptionsTuning,
+    adapts,
+    farthest,
+    kind_fit,
+    most_explored,
+    option_sizes,
+)
+from shoal.solve.allotment import STAY, Allotment, AllotmentOptions
+from shoal.solve.node_packing import Seats, SeatTable
+
+__all__ = [
+    "ALLOTTED",
+    "OPTIONS",
+    "WORTH_LESS",
+    "GoodputOptions",
+    "OptionsTuning",
+    "adapts",
+    "allotted",
+    "farthest",
+    "goodput_options",
+    "joined_report",
+    "kind_fit",
+    "most_explored",
+    "node_units",
+    "option_sizes",
+]
 
 ALLOTTED = ReasonTemplate(
     14,
@@ -42,16 +68,6 @@ WORTH_LESS = ReasonTemplate(
     "the goodput of its fair share, worth {worth of that option:,.4g} at weight {weight:,.4g}; the "
     "{jobs served:,.0f} jobs that have {GPUs of those:,.0f} GPUs are worth more in all",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class OptionsTuning:
-    """Constants of the options."""
-
-    most_whole_nodes: int = constant(16, "whole nodes up to which every number is an option; beyond, every 4/3")
-
-
-OPTIONS = OptionsTuning()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +89,8 @@ class GoodputOptions:
     fair: Floats
     fair_gpus: float
     known: Flags
+    carry: OptionsCarry
+    """For the options of the next decision."""
 
     def valued(self, worth: Floats) -> AllotmentOptions:
         """Return the options with these worths (jobs × options); those with a rate of 0 cannot be chosen."""
@@ -86,44 +104,90 @@ class GoodputOptions:
         return self.rates / np.where(self.fair > 0, self.fair, 1.0)[:, None]
 
 
-def adapts(spec: JobSpec) -> bool:
-    """Whether the job's batch size may be adapted: it declares limits, and its own script does not adapt it."""
-    return spec.limits is not None and spec.adaptation is None
-
-
 def goodput_options(
-    snapshot: Snapshot, *, memory: bool, aware: bool, every: bool = False, whole_share: bool = False
+    snapshot: Snapshot,
+    *,
+    memory: bool,
+    aware: bool,
+    every: bool = False,
+    whole_share: bool = False,
+    before: OptionsCarry | None = None,
 ) -> GoodputOptions:
-    """The options of every live job.
+    """The options of every live job in tables, by `carried_options`."""
+    settings = OptionSettings(memory, aware, every, whole_share)
+    return _tabled(snapshot, carried_options(snapshot, settings, before))
 
-    With ``memory`` a job of a declared model starts from the reports of earlier jobs of that model. Unless ``aware``
-    all kinds count as fast as the one the job is on, or was measured on most. With ``every`` any number of GPUs on one
-    node and on several is an option, and not only those that pack well. With ``whole_share`` the fair share of a job is
-    not limited to twice the GPUs that the job was measured on.
-    """
-    specs, kinds = snapshot.specs, snapshot.cluster.kinds
-    reports = {i: joined_report(snapshot, i, memory) for i, spec in enumerate(specs) if adapts(spec)}
-    most = _most(snapshot, reports)
-    blocks = [_block(snapshot, k, most, reports, every=every, aware=aware) for k in range(len(kinds))]
-    stay_rates, stay_gpus, stay_kinds, seats = _stays(snapshot, blocks, reports, aware)
-    rates = np.concatenate([stay_rates[:, None], *(b.rates for b in blocks)], axis=1)
-    sizes = np.concatenate([stay_gpus[:, None], *(np.tile(b.sizes, (len(specs), 1)) for b in blocks)], axis=1)
-    of_kind = np.concatenate(
-        [stay_kinds[:, None], *(np.full(b.rates.shape, k) for k, b in enumerate(blocks))], axis=1, dtype=np.intp
+
+def carried_options(snapshot: Snapshot, settings: OptionSettings, before: OptionsCarry | None) -> OptionsCarry:
+    """The options of every live job; those of jobs that did not change are taken from ``before``."""
+    count, adapting = len(snapshot.columns), _adapting(snapshot, before)
+    reports = {i: joined_report(snapshot, i, settings.memory) for i in adapting.nonzero()[0].tolist()}
+    basis = OptionBasis.of(snapshot, reports, settings)
+    rates_of = OptionRates(snapshot, reports, _most(snapshot, reports), every=settings.every, aware=settings.aware)
+    share = ceil(snapshot.cluster.total_gpus / max(count, 1))
+    if before is None or not basis.like(before.basis):
+        before, at, same = None, np.zeros(count, dtype=np.intp), np.zeros(count, dtype=bool)
+        rates, fair, unfair = np.zeros((count, rates_of.width)), np.zeros(count), np.arange(count)
+    else:
+        at, same = basis.matched(before.basis)
+        rates, fair = before.rates_at(at, same, rates_of.grids), before.fair[at]
+        unfair = (~same).nonzero()[0] if before.share == share else np.arange(count)
+    rates_of.fill(rates, (~same).nonzero()[0])
+    fair[unfair] = rates_of.fair(rates, unfair, share, whole=settings.whole_share)
+    held = rates_of.held(rates, None if before is None else before.held, at, same)
+    there = _apart_held(snapshot, held)
+    rates[:, STAY] = np.where(there, held.rates, 0.0)
+    return OptionsCarry(basis, rates_of.grids, share, rates, fair, adapting, held, there)
+
+
+def _adapting(snapshot: Snapshot, before: OptionsCarry | None) -> Flags:
+    """By job whether its batch size may be adapted, which never changes."""
+    if before is None or not len(before.adapting):
+        return np.array([adapts(spec) for spec in snapshot.specs], dtype=bool)
+    at, same = match_rows(before.basis.rows, snapshot.columns.rows)
+    adapting: Flags = before.adapting[at]
+    for i in (~same).nonzero()[0].tolist():
+        adapting[i] = adapts(snapshot.specs[i])
+    return adapting
+
+
+def _tabled(snapshot: Snapshot, carry: OptionsCarry) -> GoodputOptions:
+    """The options gathered in a carry, in tables; a job that is being stopped has none."""
+    columns, held, there = snapshot.columns, carry.held, carry.there
+    rates, sizes, kinds = carry.rates, *(np.empty(carry.rates.shape, dtype=np.intp) for _ in range(2))
+    stopping = columns.state == int(JobState.STOPPING)
+    if stopping.any():
+        rates = np.where(stopping[:, None], 0.0, rates)
+    sizes[:, 1:], kinds[:, 1:] = carry.columns
+    sizes[:, STAY], kinds[:, STAY] = np.where(there, columns.held, 1), np.where(there, columns.kind, 0)
+    spread = np.concatenate([[False], *(grid.apart > int(Locality.SAME_NODE) for grid in carry.grids)])
+    stays = there & (held.rates > 0)
+    placements, several = snapshot.register.placements, (stays & (held.node < 0)).nonzero()[0].tolist()
+    wide = {i: placements[held.numbers[i]].seats for i in several}
+    return GoodputOptions(
+        rates,
+        sizes,
+        kinds,
+        SeatTable(np.where(stays, held.node, -1), columns.held, wide),
+        node_units(snapshot.cluster),
+        spread,
+        carry.fair,
+        float(carry.share),
+        carry.known,
+        carry,
     )
-    rates[snapshot.columns.state == int(JobState.STOPPING)] = 0.0
-    spread = np.concatenate([[False], *(b.apart > int(Locality.SAME_NODE) for b in blocks)])
-    share = ceil(snapshot.cluster.total_gpus / max(len(specs), 1))
-    if whole_share:
-        usable = np.maximum(snapshot.columns.max_gpus, snapshot.columns.min_gpus).astype(np.intp)
-        for i, spec in enumerate(specs):
-            if spec.limits is not None:
-                usable[i] = _usable(spec)
-        within = np.minimum(usable, np.maximum(share, snapshot.columns.min_gpus))
-        blocks = [_block(snapshot, k, within, reports, every=False, aware=aware) for k in range(len(kinds))]
-    fair = _fair(snapshot, blocks, share)
-    known = np.array([i not in reports or reports[i] is not None for i in range(len(specs))], dtype=bool)
-    return GoodputOptions(rates, sizes, of_kind, seats, node_units(snapshot.cluster), spread, fair, float(share), known)
+
+
+def _apart_held(snapshot: Snapshot, held: CarriedSeats) -> Flags:
+    """By job whether it may keep its seats: of jobs that span nodes and meet on one, only the first may."""
+    there: Flags = held.numbers >= 0
+    spanned: set[int] = set()
+    for i in (there & (held.node < 0)).nonzero()[0].tolist():
+        nodes = snapshot.register.placements[held.numbers[i]].nodes
+        there[i] = spanned.isdisjoint(nodes)
+        if there[i]:
+            spanned.update(nodes)
+    return there
 
 
 # ── what is known ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -152,177 +216,7 @@ def _most(snapshot: Snapshot, reports: Mapping[int, GoodputReport | None]) -> In
     return most
 
 
-def most_explored(spec: JobSpec, report: GoodputReport | None) -> int:
-    """The most GPUs of a job whose batch size is adapted: at most twice the most it was measured on."""
-    if spec.limits is None:
-        return spec.max_gpus
-    tried = 2 * report.seen_gpus if report is not None else 1
-    return max(min(_usable(spec), max(tried, 1)), spec.min_gpus)
-
-
-def _usable(spec: JobSpec) -> int:
-    """Return the most GPUs that a job may have and for which its batch limits leave a sample each."""
-    useful = spec.limits.most // max(spec.limits.least_local, 1) if spec.limits is not None else spec.max_gpus
-    return max(min(spec.max_gpus, useful), spec.min_gpus)
-
-
-# ── one kind ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Options of one kind: sizes and localities by option, which job may have which, and its rate there."""
-
-    sizes: Indices
-    apart: Indices
-    allowed: Flags
-    rates: Floats
-
-    @classmethod
-    def of(cls, snapshot: Snapshot, kind: int, most: Indices, every: bool) -> "_Block":
-        columns, cluster = snapshot.columns, snapshot.cluster
-        capacity, node, name = cluster.capacity[kind], cluster.node_size[kind], cluster.kinds[kind]
-        reach = min(capacity, int(most.max(initial=0)))
-        common = {n for n in (range(1, capacity + 1) if every else option_sizes(node, capacity)) if n <= reach}
-        fewest, asked = columns.min_gpus.astype(np.intp), columns.gpus.astype(np.intp)
-        own = {n for n in {*fewest.tolist(), *asked.tolist()} if 0 < n <= capacity} - common
-        sizes = np.array(sorted(common | own), dtype=np.intp)
-        apart = np.where(sizes <= node, int(Locality.SAME_NODE), int(farthest(cluster, kind)))
-        if every:  # as many over several nodes, too
-            several = sizes[(sizes > 1) & (sizes <= node)]
-            sizes = np.concatenate([sizes, several])
-            apart = np.concatenate([apart, np.full(len(several), int(farthest(cluster, kind)))])
-        open_to = np.isin(sizes, sorted(common))[None, :] | (sizes == fewest[:, None]) | (sizes == asked[:, None])
-        may = np.array([spec.kinds is None or name in spec.kinds for spec in snapshot.specs], dtype=bool)
-        allowed = open_to & may[:, None] & (sizes >= fewest[:, None]) & (sizes <= most[:, None])
-        return cls(sizes, apart, allowed, np.zeros(allowed.shape))
-
-
-def _block(
-    snapshot: Snapshot,
-    kind: int,
-    most: Indices,
-    reports: Mapping[int, GoodputReport | None],
-    *,
-    every: bool,
-    aware: bool,
-) -> _Block:
-    """The options of one kind with their rates."""
-    block = _Block.of(snapshot, kind, most, every)
-    _fill_adaptive(snapshot, kind, block, reports, aware)
-    _fill_others(snapshot, kind, block, reports)
-    return block
-
-
-def option_sizes(node: int, capacity: int) -> list[int]:
-    """Numbers of GPUs: parts of a node, a node, and several whole nodes."""
-    if not node:
-        return []
-    nodes = capacity // node
-    whole = list(range(2, min(nodes, OPTIONS.most_whole_nodes) + 1))
-    while whole and OPTIONS.most_whole_nodes <= whole[-1] <= nodes * 3 // 4:
-        whole.append(whole[-1] * 4 // 3)
-    return [*range(1, min(node, capacity) + 1), *(n * node for n in whole)]
-
-
-def farthest(cluster: Topology, kind: int) -> Locality:
-    """The locality of several nodes of a kind; they share a rack only if all nodes of the kind do."""
-    name = cluster.kinds[kind]
-    racks = {node.rack for node in cluster.nodes if node.kind == name}
-    return Locality.CROSS_RACK if len(racks) > 1 else Locality.CROSS_NODE
-
-
-def _fill_adaptive(
-    snapshot: Snapshot, kind: int, block: _Block, reports: Mapping[int, GoodputReport | None], aware: bool
-) -> None:
-    """Goodput at the best batch; a job of which nothing is known is assumed to scale perfectly."""
-    at: list[int] = []
-    fits: list[StepFit] = []
-    limits: list[BatchLimits] = []
-    noises: list[float] = []
-    for i, report in reports.items():
-        bounds = snapshot.specs[i].limits
-        if report is None or bounds is None:
-            block.rates[i] = block.sizes
-            continue
-        at.append(i)
-        fits.append(kind_fit(snapshot, i, kind, report, aware))
-        limits.append(bounds)
-        noises.append(report.noise)
-    if at and len(block.sizes):
-        block.rates[at] = best_of_many(fits, limits, np.array(noises), block.sizes, block.apart)
-    block.rates[~block.allowed] = 0.0
-
-
-def kind_fit(snapshot: Snapshot, i: int, kind: int, report: GoodputReport, aware: bool) -> StepFit:
-    """Return the fit for a kind; without one, or unless ``aware``, that of the kind measured on the most GPUs."""
-    fits, names = dict(report.fits), snapshot.cluster.kinds
-    if aware and names[kind] in fits:
-        return fits[names[kind]]
-    held = int(snapshot.columns.kind[i])
-    if not aware and held >= 0 and names[held] in fits:
-        return fits[names[held]]
-    return max(fits.items(), key=lambda item: (item[1].gpus, item[0]))[1]
-
-
-def _fill_others(snapshot: Snapshot, kind: int, block: _Block, reports: Mapping[int, GoodputReport | None]) -> None:
-    """Rates of jobs of fixed batch size, those without reports: by curve if they are elastic, otherwise by speed."""
-    columns, name = snapshot.columns, snapshot.cluster.kinds[kind]
-    elastic, rigid = columns.min_gpus < columns.max_gpus, columns.min_gpus >= columns.max_gpus
-    elastic[list(reports)] = rigid[list(reports)] = False
-    block.rates[rigid] = columns.speeds[rigid, kind, None]
-    for i in np.flatnonzero(elastic).tolist():
-        curve = snapshot.perf.curve(snapshot.jobs.at(i), name)
-        block.rates[i] = curve[np.minimum(block.sizes, len(curve) - 1)]
-    block.rates[~block.allowed] = 0.0
-
-
-# ── seats held, nodes, fair shares ────────────────────────────────────────────────────────────────────────────────
-
-
-def _stays(
-    snapshot: Snapshot, blocks: Sequence[_Block], reports: Mapping[int, GoodputReport | None], aware: bool
-) -> tuple[Floats, Indices, Indices, Sequence[Seats | None]]:
-    """Return, by job, the rate on the seats it holds (0 without any), their number of GPUs, their kind, the seats."""
-    columns, count = snapshot.columns, len(snapshot.columns)
-    rates, gpus, kinds = np.zeros(count), np.ones(count, dtype=np.intp), np.zeros(count, dtype=np.intp)
-    seats: list[Seats | None] = [None] * count
-    spanned: set[int] = set()
-    alike: dict[tuple[int, int, int], list[int]] = {}
-    for i in np.flatnonzero((columns.held > 0) & (columns.partner < 0)).tolist():
-        placement = snapshot.all_placements[i]
-        if placement is None or (len(placement.seats) > 1 and not spanned.isdisjoint(placement.nodes)):
-            continue
-        if len(placement.seats) > 1:
-            spanned.update(placement.nodes)
-        gpus[i], kinds[i], seats[i] = placement.gpus, columns.kind[i], placement.seats
-        apart = int(snapshot.cluster.locality(placement))
-        alike.setdefault((kinds.item(i), placement.gpus, apart), []).append(i)
-    for (kind, held, apart), jobs in alike.items():
-        block = blocks[kind]
-        for option in np.flatnonzero((block.sizes == held) & (block.apart >= apart)).tolist()[::-1]:
-            there = block.rates[jobs, option]
-            rates[jobs] = np.where(there > 0, there, rates[jobs])  # in the end that of the first such option
-        for i in [i for i in jobs if not rates[i] > 0]:
-            placement = snapshot.all_placements[i]
-            rates[i] = 0.0 if placement is None else _rate_there(snapshot, i, placement, reports.get(i), aware)
-            if not rates[i] > 0:
-                seats[i] = None
-    return rates, gpus, kinds, seats
-
-
-def _rate_there(snapshot: Snapshot, i: int, placement: Placement, report: GoodputReport | None, aware: bool) -> float:
-    """Return the model's rate on the seats a job holds, for which it has no option with as many GPUs as far apart."""
-    job, gpus, apart = snapshot.jobs.at(i), placement.gpus, int(snapshot.cluster.locality(placement))
-    if not job.spec.min_gpus <= gpus <= job.spec.max_gpus:
-        return 0.0
-    if job.spec.limits is None or not adapts(job.spec):
-        return snapshot.perf.rate(job, placement).value
-    if report is None:
-        return float(gpus)
-    fit = kind_fit(snapshot, job.position, snapshot.cluster.kind_of(placement), report, aware)
-    rates = best_of_many([fit], [job.spec.limits], np.array([report.noise]), np.array([gpus]), np.array([apart]))
-    return float(rates[0, 0])
+# ── nodes and verdicts ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def node_units(cluster: Topology) -> Sequence[Mapping[int, int]]:
@@ -332,24 +226,6 @@ def node_units(cluster: Topology) -> Sequence[Mapping[int, int]]:
         if gpus:
             units[cluster.node_kind[n]][n] = gpus
     return units
-
-
-def _fair(snapshot: Snapshot, blocks: Sequence[_Block], share: int) -> Floats:
-    """Return the best rate within a fair share, as the mean over the usable kinds, weighted by their GPUs.
-
-    A gang that needs more than the share has its rate in proportion, as if it took turns.
-    """
-    fewest = snapshot.columns.min_gpus.astype(float)
-    total, weight = np.zeros(len(fewest)), np.zeros(len(fewest))
-    for block, capacity in zip(blocks, snapshot.cluster.capacity, strict=True):
-        within = np.where(block.sizes <= np.maximum(share, fewest)[:, None], block.rates, 0.0)
-        here = within.max(axis=1, initial=0.0)
-        total += capacity * here * np.minimum(1.0, share / np.maximum(fewest, 1.0))
-        weight += capacity * (here > 0)
-    return np.divide(total, weight, out=np.zeros(len(fewest)), where=weight > 0)
-
-
-# ── verdicts ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def allotted(

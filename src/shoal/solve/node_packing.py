@@ -9,11 +9,42 @@ References: Qiao et al., OSDI 2021, §4.2 (interference avoidance); Johnson (197
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
-from typing import TypeAlias
+from typing import TypeAlias, overload
+
+from shoal.core.arrays import AnyInts, Indices
 
 Seats: TypeAlias = tuple[tuple[int, int], ...]
 """(node, units there) by ascending node."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SeatTable(Sequence[Seats | None]):
+    """The seats that each gang holds, None without any, in columns.
+
+    ``node`` is the node of a gang that sits on one, −1 for all others, ``units`` what it has there; ``wide`` are the
+    seats of the gangs that span nodes.
+    """
+
+    node: Indices
+    units: AnyInts
+    wide: Mapping[int, Seats]
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+    @overload
+    def __getitem__(self, gang: int) -> Seats | None: ...
+
+    @overload
+    def __getitem__(self, gang: slice) -> list[Seats | None]: ...
+
+    def __getitem__(self, gang: int | slice) -> Seats | list[Seats | None] | None:
+        if isinstance(gang, slice):
+            return [self[i] for i in range(*gang.indices(len(self)))]
+        node = self.node.item(gang)
+        return ((node, self.units.item(gang)),) if node >= 0 else self.wide.get(gang)
 
 
 class Packer:

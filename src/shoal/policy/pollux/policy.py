@@ -38,6 +38,7 @@ from shoal.policy.goodput_options import (
     allotted,
     goodput_options,
 )
+from shoal.policy.option_carry import OptionsCarry
 from shoal.policy.shared_reasons import ALLOTTED_LATER
 from shoal.policy.tuning import constant
 from shoal.solve.allotment import STAY, Allotment, AllotmentOptions, allot
@@ -88,14 +89,17 @@ class Pollux:
             raise ValueError("share must be whole or measured")
 
     def decide(self, snapshot: Snapshot) -> Decision:
-        """Verdicts of an allotment, or of the last one until the next is due; reviewed within ``interval`` seconds."""
+        """Verdicts of an allotment, or of the last one until the next is due; reviewed within ``interval`` seconds.
+
+        The carry is the time of the next allotment or, where any event calls for one, the options of this one.
+        """
         due = self.settled_until(snapshot)
         if due is not None:
             return Decision(_unchanged(snapshot, due), due, due)
         found, options, allotment = self.allotment(snapshot)
         verdicts = allotted(snapshot, found, options, allotment, np.ones(len(found.fair)))
         if self.when == "events":
-            return Decision(verdicts, snapshot.now + self.interval)
+            return Decision(verdicts, snapshot.now + self.interval, found.carry)
         due = round_end(snapshot.now, self.interval)
         return Decision(verdicts, due, due)
 
@@ -115,6 +119,7 @@ class Pollux:
             aware=self.types == "aware",
             every=genetic,
             whole_share=self.share == "whole",
+            before=snapshot.carry if isinstance(snapshot.carry, OptionsCarry) else None,
         )
         options = found.valued(self._worth(snapshot, found))
         if not genetic:
