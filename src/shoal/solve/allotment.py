@@ -81,16 +81,17 @@ class PlainAllotment:
         return max(self.bound - self.value, 0.0) / self.bound if self.bound > 0 else 0.0
 
 
-def allot(menu: AllotmentOptions, tolerance: float = 0.0) -> Allotment:
+def allot(menu: AllotmentOptions, tolerance: float = 0.0, prices: Floats | None = None) -> Allotment:
     """The best allotment found; never worth less than changing no gang and filling free units.
 
-    Choices within ``tolerance`` of the bound, as a fraction of it, are good enough.
+    Choices within ``tolerance`` of the bound, as a fraction of it, are good enough. If the ``prices`` of the pools are
+    given, choices are made at no others.
     """
     picks = np.full(len(menu.worth), -1, dtype=np.intp)
     if not menu.worth.size:
         return Allotment(picks, {}, 0.0, 0.0, np.zeros(len(menu.node_units)))
     able = np.isfinite(menu.worth)
-    if np.count_nonzero(able) <= FEW:
+    if prices is None and np.count_nonzero(able) <= FEW:
         row, column = able.nonzero()
         numbers = (menu.worth[row, column], menu.units[row, column], menu.pools[row, column], column)
         gangs: list[list[Option]] = [[] for _ in menu.worth]
@@ -98,7 +99,8 @@ def allot(menu: AllotmentOptions, tolerance: float = 0.0) -> Allotment:
             gangs[gang].append(tuple(option))
         found = allot_plainly(gangs, menu.seats, menu.node_units, tolerance)
     else:
-        found = _allotted(ArrayMenu.of(menu.worth, menu.units, menu.pools, menu.seats, menu.node_units), tolerance)
+        columns = (menu.worth, menu.units, menu.pools, menu.seats, menu.node_units)
+        found = _allotted(ArrayMenu.of(*columns, prices), tolerance)
     picks[list(found.picks)] = [option[3] for option in found.picks.values()]
     return Allotment(picks, found.seats, found.value, found.bound, np.array(found.prices))
 

@@ -87,7 +87,7 @@ def allot_core(options: ListedOptions, held: HeldSeats, nodes: Nodes, pools: int
             settled[near.unsure] = np.where(within >= 0, first + within, within)
         elif margin > BOX:
             settled = options.settled(prices, margin)
-        core = _Core(options, held, nodes, pools, settled, _members(options, held, nodes, pools, settled))
+        core = AllotmentCore(options, held, nodes, pools, settled, _members(options, held, nodes, pools, settled))
         allowed = tolerance * min(bound / max(bound - core.closed_worth, 1e-300), _LENIENT)
         found = core.allotted(allowed)
         for _ in range(_FILLS):
@@ -124,7 +124,7 @@ def _members(options: ListedOptions, held: HeldSeats, nodes: Nodes, pools: int, 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _CoreAnswer:
+class CoreAnswer:
     """By gang the number of its option, −1 for none; the seats of gangs in the core; units free by node."""
 
     picks: Indices
@@ -133,7 +133,7 @@ class _CoreAnswer:
     free: Indices
 
 
-class _Core:
+class AllotmentCore:
     """A core, and beside it the gangs that stay: those of a node are one gang, which has no other option."""
 
     def __init__(
@@ -152,14 +152,14 @@ class _Core:
         """The worth of the gangs that fill their nodes."""
         return float(self._stay_worth[self._stay_units >= self.nodes.units].sum())
 
-    def with_others(self, others: Indices) -> "_Core":
+    def with_others(self, others: Indices) -> "AllotmentCore":
         """The core with these gangs besides."""
         core = self._core.copy()
         core[others] = True
-        return _Core(self.options, self.held, self.nodes, self.pools, self._settled, core)
+        return AllotmentCore(self.options, self.held, self.nodes, self.pools, self._settled, core)
 
-    def allotted(self, tolerance: float) -> _CoreAnswer:
-        """The core's allotment beside the gangs that stay."""
+    def allotted(self, tolerance: float, prices: Floats | None = None) -> CoreAnswer:
+        """The core's allotment beside the gangs that stay; at these ``prices`` of the pools if they are given."""
         options, members = self.options, self.members
         open_nodes = self._open_nodes()
         shared = open_nodes[self._stay_units[open_nodes] > 0]
@@ -167,7 +167,7 @@ class _Core:
         begin_stays = np.zeros(len(members), dtype=np.intp)
         able = options.begin[members + 1] > begin
         begin_stays[able] = options.stays[begin[able]]
-        found = self._allot(open_nodes, shared, begin - 1 + begin_stays, tolerance)
+        found = self._allot(open_nodes, shared, begin - 1 + begin_stays, tolerance, prices)
         picks = self._settled.copy()
         picks[members] = -1
         served = (found.picks[: len(members)] >= 0).nonzero()[0]
@@ -182,7 +182,7 @@ class _Core:
         if taken:
             node, units = np.array(taken).T
             np.subtract.at(free, node, units)
-        return _CoreAnswer(picks, seats, float(options.worth[picks[picks >= 0]].sum()), free)
+        return CoreAnswer(picks, seats, float(options.worth[picks[picks >= 0]].sum()), free)
 
     def _open_nodes(self) -> Indices:
         """The nodes that staying gangs do not fill, and of each pool one that is as large as any."""
@@ -194,7 +194,9 @@ class _Core:
                 is_open[there[units[there].argmax()]] = units[there].max() > 0
         return is_open.nonzero()[0]
 
-    def _allot(self, open_nodes: Indices, shared: Indices, origin: Indices, tolerance: float) -> Allotment:
+    def _allot(
+        self, open_nodes: Indices, shared: Indices, origin: Indices, tolerance: float, prices: Floats | None
+    ) -> Allotment:
         """The allotment of the core; column c of a member is option ``origin`` + c, column 0 its present seats."""
         options, members = self.options, self.members
         listed = options.of_rows(members)
@@ -215,9 +217,9 @@ class _Core:
         sizes, pool = self.nodes.units[open_nodes].tolist(), self.nodes.pool[open_nodes].tolist()
         for node, size, k in zip(open_nodes.tolist(), sizes, pool, strict=True):
             node_units[k][node] = size
-        return allot(AllotmentOptions(worth, units, pools, seats, node_units), tolerance)
+        return allot(AllotmentOptions(worth, units, pools, seats, node_units), tolerance, prices)
 
-    def others_that_gain(self, found: _CoreAnswer) -> Indices:
+    def others_that_gain(self, found: CoreAnswer) -> Indices:
         """Gangs outside the core that would gain from the units that are free, those that gain most for each."""
         options, nodes = self.options, self.nodes
         free = np.bincount(nodes.pool, weights=found.free, minlength=self.pools)

@@ -130,7 +130,10 @@ class PlainMenu:
 
 
 class ArrayMenu:
-    """Options in arrays, gangs × columns, few of them impossible; ``columns`` are the numbers that callers use."""
+    """Options in arrays, gangs × columns, few of them impossible; ``columns`` are the numbers that callers use.
+
+    Choices are made at the ``prices`` of the pools, or at prices that are found for each.
+    """
 
     def __init__(
         self,
@@ -140,11 +143,13 @@ class ArrayMenu:
         columns: Indices,
         seats: Sequence[Seats | None],
         node_units: Sequence[Mapping[int, int]],
+        prices: Floats | None = None,
     ) -> None:
         self.worth, self.units, self.pools, self.columns = worth, units, pools, columns
         self.seats = seats
         self.node_units = node_units
         self.capacity = [sum(nodes.values()) for nodes in node_units]
+        self._prices = prices
         self._left, self._counted = worth.copy(), units
         same = (units == units[:, [STAY]]) & (pools == pools[:, [STAY]]) & np.isfinite(worth)
         same[:, STAY] = False
@@ -159,6 +164,7 @@ class ArrayMenu:
         pools: Indices,
         seats: Sequence[Seats | None],
         node_units: Sequence[Mapping[int, int]],
+        prices: Floats | None = None,
     ) -> "ArrayMenu":
         """The options without the impossible ones, in the same order.
 
@@ -169,7 +175,7 @@ class ArrayMenu:
         width = int(able.sum(axis=1).max())
         if width == able.shape[1]:
             columns = np.broadcast_to(np.arange(width), able.shape)
-            return cls(worth, units, pools, columns, seats, node_units)
+            return cls(worth, units, pools, columns, seats, node_units, prices)
         row, column = np.nonzero(able)
         place = np.arange(len(row)) - np.searchsorted(row, np.arange(len(able)))[row]
         columns = np.zeros((len(able), width), dtype=np.intp)
@@ -177,11 +183,11 @@ class ArrayMenu:
         narrow = np.full(columns.shape, -np.inf)
         narrow[row, place] = worth[row, column]
         units, pools = np.take_along_axis(units, columns, 1), np.take_along_axis(pools, columns, 1)
-        return cls(narrow, units, pools, columns, seats, node_units)
+        return cls(narrow, units, pools, columns, seats, node_units, prices)
 
     def choose(self, tolerance: float) -> MenuChoice:
         """The choices of most worth within the capacity of the pools."""
-        chosen = best_choices(self._left, self._counted, self.pools, self.capacity, tolerance)
+        chosen = best_choices(self._left, self._counted, self.pools, self.capacity, tolerance, self._prices)
         prices = chosen.prices.tolist() or [0.0] * len(self.capacity)
         return MenuChoice(self._options(chosen.picks), chosen.bound, prices)
 
@@ -191,7 +197,7 @@ class ArrayMenu:
         worth = np.where(stays[:, None], -np.inf, self.worth)
         free = np.array(self.capacity, dtype=np.intp)
         np.subtract.at(free, self.pools[stays, STAY], self.units[stays, STAY])
-        chosen = best_choices(worth, self.units, self.pools, free.tolist(), tolerance)
+        chosen = best_choices(worth, self.units, self.pools, free.tolist(), tolerance, self._prices)
         return self._options(np.where(stays, STAY, chosen.picks))
 
     def _options(self, picks: Indices) -> dict[int, Option]:

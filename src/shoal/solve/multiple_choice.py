@@ -80,11 +80,17 @@ class ChoiceTable:
 
 
 def best_choices(
-    worth: Floats, units: Indices, pools: Indices, capacity: Sequence[int], tolerance: float = 0.0
+    worth: Floats,
+    units: Indices,
+    pools: Indices,
+    capacity: Sequence[int],
+    tolerance: float = 0.0,
+    prices: Floats | None = None,
 ) -> Chosen:
     """The choices of most worth within the capacity of each pool; options worth 0 or less are never chosen.
 
-    The search ends as soon as the value is within ``tolerance`` of the bound, as a fraction of it.
+    The search ends as soon as the value is within ``tolerance`` of the bound, as a fraction of it. If the ``prices`` of
+    the pools are given, no others are tried.
     """
     pool_units = np.asarray(capacity, dtype=np.intp)
     rows, columns = worth.shape
@@ -94,19 +100,21 @@ def best_choices(
     able = np.flatnonzero((useful > 0).any(axis=1))
     if not len(able):
         return Chosen(np.full(rows, -1, dtype=np.intp), 0.0, 0.0, True, np.zeros(len(pool_units)))
-    if tolerance and len(able) < rows:  # rows without an option cost as much as others
-        found = best_choices(worth[able], units[able], pools[able], capacity, tolerance)
+    if (tolerance or prices is not None) and len(able) < rows:  # rows without an option cost as much as others
+        found = best_choices(worth[able], units[able], pools[able], capacity, tolerance, prices)
         picks = np.full(rows, -1, dtype=np.intp)
         picks[able] = found.picks
         return replace(found, picks=picks)
     options = ChoiceTable(useful, units, pools, pool_units)
     row, column = np.nonzero(useful > 0)
-    if len(row) <= FEW:
-        return _best_of_few(options, row, column, tolerance)
-    prices = _prices(options, tolerance)
-    picks = _filled(options, _repaired(options, _at_prices(options, prices)))
+    given = prices is not None
+    if prices is None:
+        if len(row) <= FEW:
+            return _best_of_few(options, row, column, tolerance)
+        prices = _prices(options, tolerance)
+    picks = _filled(options, _repaired(options, _at_prices(options, prices), prices if given else None))
     value, bound = options.value(picks), _bound(options, prices)
-    if bound - value <= tolerance * bound:
+    if given or bound - value <= tolerance * bound:
         return Chosen(picks, value, max(bound, value), bound <= value, prices)
     if len(pool_units) > 1 and not _apart(options):  # else the prices of the pools are the best ones already
         prices = _polished(options, prices, options.value(picks))
@@ -187,8 +195,12 @@ def _polished(options: ChoiceTable, prices: Floats, value: float) -> Floats:
 # ── a good answer ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _repaired(options: ChoiceTable, picks: Indices) -> Indices:
-    """Return choices that fit into every pool: those that lose least for each unit they free are changed first."""
+def _repaired(options: ChoiceTable, picks: Indices, prices: Floats | None = None) -> Indices:
+    """Return choices that fit into every pool: those that lose least for each unit they free are changed first.
+
+    If ``prices`` are given, units of another pool cost theirs.
+    """
+    charges = np.zeros(len(options.capacity)) if prices is None else prices
     picks = picks.copy()
     free = options.capacity - options.used(picks)
     heaps: dict[int, list[_Change]] = {}
@@ -197,20 +209,20 @@ def _repaired(options: ChoiceTable, picks: Indices) -> Indices:
         if pool not in heaps:
             rows = np.flatnonzero(picks >= 0)
             rows = rows[options.pools[rows, picks[rows]] == pool]
-            heaps[pool] = _changes(options, rows, picks, pool, free)
+            heaps[pool] = _changes(options, rows, picks, pool, free, charges)
             heapify(heaps[pool])
         heap = heaps[pool]
         _, row, to = heap[0]
         there = int(options.pools[row, to]) if to >= 0 else -1
         if to >= 0 and there != pool and options.units[row, to] > free[there]:  # units there were taken since
-            heapreplace(heap, *_changes(options, np.array([row]), picks, pool, free))
+            heapreplace(heap, *_changes(options, np.array([row]), picks, pool, free, charges))
             continue
         free[pool] += options.units[row, picks[row]]
         picks[row] = to
         if to >= 0:
             free[there] -= options.units[row, to]
         if there == pool:
-            heapreplace(heap, *_changes(options, np.array([row]), picks, pool, free))
+            heapreplace(heap, *_changes(options, np.array([row]), picks, pool, free, charges))
         else:
             heappop(heap)
         if free[pool] >= 0:  # others may now change to it
@@ -218,25 +230,28 @@ def _repaired(options: ChoiceTable, picks: Indices) -> Indices:
     return picks
 
 
-def _changes(options: ChoiceTable, rows: Indices, picks: Indices, pool: int, free: Indices) -> list[_Change]:
+def _changes(
+    options: ChoiceTable, rows: Indices, picks: Indices, pool: int, free: Indices, charges: Floats
+) -> list[_Change]:
     """Return, by row that takes units of a pool, its cheapest change."""
-    loss, column = _cheapest_changes(options, rows, picks, pool, free)
+    loss, column = _cheapest_changes(options, rows, picks, pool, free, charges)
     return list(zip(loss.tolist(), rows.tolist(), column.tolist(), strict=True))
 
 
 def _cheapest_changes(
-    options: ChoiceTable, rows: Indices, picks: Indices, pool: int, free: Indices
+    options: ChoiceTable, rows: Indices, picks: Indices, pool: int, free: Indices, charges: Floats
 ) -> tuple[Floats, Indices]:
     """Return, by row that takes units of a pool, the least loss per unit freed by another choice, and that choice.
 
-    The choice is −1 for none.
+    ``charges`` are by pool, for each unit of another pool; the choice is −1 for none.
     """
     held, worth = options.units[rows, picks[rows]], options.worth[rows, picks[rows]]
     units, pools = options.units[rows], options.pools[rows]
     same = pools == pool
     freed = np.where(same, held[:, None] - units, held[:, None])
     fits = np.where(same, freed > 0, units <= free[pools])
-    loss = np.where(fits, (worth[:, None] - options.worth[rows]) / np.maximum(freed, 1), np.inf)
+    lost = worth[:, None] - options.worth[rows] + np.where(same, 0.0, charges[pools] * units)
+    loss = np.where(fits, lost / np.maximum(freed, 1), np.inf)
     cheapest, none = loss.argmin(axis=1), worth / held
     least = np.minimum(loss[np.arange(len(rows)), cheapest], none)
     return least, np.where(none <= least, -1, cheapest)
