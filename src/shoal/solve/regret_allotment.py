@@ -1,0 +1,119 @@
+"""Units, pool and nodes for thousands of gangs of which many are alike: who regrets what it has is allotted anew.
+
+At prices λ of a unit by pool, a gang that has option c regrets
+
+    r_ic = max(0, max_d worth_id − λ_l units_id) − (worth_ic − λ_k units_ic)  ≥  0,   k, l the pools of c, d,
+
+and by Lagrangian duality an allotment misses the best total worth by at most Σ_i r_i + Σ_k λ_k · free units of k. So
+only gangs that regret staying, or waiting, need another choice. They are the core, with the gangs on the nodes that
+cost least to clear; all others stay or wait, and units that are still free are offered to those that gain most.
+`core_allotment` does not serve here: of gangs that are alike it counts all as undecided, and where gangs can use any
+pool its prices begin at 0, at which no pool alone has a price.
+
+Prices begin at the price of a unit of all pools together. The bound is that of all gangs at these prices.
+
+References: Fisher (1981) for the bound; Pisinger (1995) for the core.
+"""
+
+import numpy as np
+
+from shoal.core.arrays import Flags, Floats, Indices
+from shoal.solve.core_allotment import AllotmentCore, CoreAllotment, HeldSeats, Nodes
+from shoal.solve.listed_options import ListedOptions
+from shoal.solve.pool_prices import PoolOptions, clearing_prices
+
+_NEAR = 1e-3
+"""Regret, as a fraction of the price of the units that a gang would rather have, below which it keeps its choice."""
+_PRECISE = 1e-6
+"""Relative error of the prices."""
+_SAMPLE = 600
+"""Gangs whose common price is the guess for that of all."""
+_SPARE_NODES = 8
+"""Nodes of each pool, besides one for each newcomer, whose gangs may move."""
+_FILLS = 3
+"""Times that free units are offered to gangs outside the core."""
+
+
+def allot_regretful(options: ListedOptions, held: HeldSeats, nodes: Nodes, pools: int) -> CoreAllotment:
+    """The allotment in which only gangs change that regret what they have, and such as make room for them."""
+    capacity = np.bincount(nodes.pool, weights=nodes.units, minlength=pools).astype(np.intp)
+    prices = common_prices(options, capacity)
+    first = options.begin[:-1]
+    able = (options.begin[1:] > first).nonzero()[0]
+    settled = np.full(options.rows, -1, dtype=np.intp)
+    settled[able] = np.where(options.stays[first[able]], first[able], -1)
+    net = options.worth - prices[options.pool] * options.units
+    top = options.top(net)
+    members = _members(options, held, nodes, settled, net, top, prices)
+    core = AllotmentCore(options, held, nodes, pools, settled, members)
+    found = core.allotted(0.0, prices)
+    for _ in range(_FILLS):
+        others = core.others_that_gain(found)
+        if not len(others):
+            break
+        core = core.with_others(others)
+        found = core.allotted(0.0, prices)
+    bound = float(np.maximum(top, 0.0).sum() + prices @ capacity)
+    return CoreAllotment(found.picks, found.seats, found.value, max(bound, found.value), prices, len(core.members))
+
+
+def common_prices(options: ListedOptions, capacity: Indices) -> Floats:
+    """By pool the price of a unit near which demand fits, found from that of a unit of all pools together."""
+    highest, total = float(np.max(options.worth / options.units, initial=0.0)), float(capacity.sum())
+    every = max(options.rows // _SAMPLE, 1)
+    guess: Floats | None = None
+    if every > 1:
+        some = options.of_rows(np.arange(0, options.rows, every))
+        part = PoolOptions(options.row[some], options.worth[some], options.units[some])
+        guess = clearing_prices([part], options.rows, [total / every], highest, _PRECISE)
+    whole = PoolOptions(options.row, options.worth, options.units)
+    common = clearing_prices([whole], options.rows, [total], highest, _PRECISE, guess)
+    if len(capacity) == 1:
+        return common
+    of_pool = [(options.pool == k).nonzero()[0] for k in range(len(capacity))]
+    by_pool = [PoolOptions(options.row[own], options.worth[own], options.units[own]) for own in of_pool]
+    near = np.repeat(common, len(capacity))
+    return clearing_prices(by_pool, options.rows, capacity.tolist(), highest, _PRECISE, near)
+
+
+def _members(
+    options: ListedOptions, held: HeldSeats, nodes: Nodes, settled: Indices, net: Floats, top: Floats, prices: Floats
+) -> Flags:
+    """By gang whether it is in the core."""
+    has, best = settled >= 0, options.first_at(net, top)
+    regret = np.maximum(top, 0.0) - np.where(has, net[settled], 0.0)
+    price = np.where(best >= 0, prices[options.pool[best]] * options.units[best], 0.0)
+    near = _NEAR * np.maximum(price, np.where(has, options.worth[settled], 0.0))
+    core: Flags = (regret > near) | (has & (held.node < 0))
+    wanted = np.where(core, best, settled)
+    wanted[core & (top <= 0)] = -1
+    core |= _indifferent(options, (best >= 0) & ~has & ~core & (top >= -near), best, wanted, int(nodes.units.sum()))
+    newcomers = np.bincount(options.pool[best[core & (best >= 0) & (top > 0)]], minlength=len(prices))
+    core |= _giving_way(held, nodes, np.where(has & ~core, np.maximum(net[settled], 0.0), np.nan), newcomers)
+    return core
+
+
+def _indifferent(options: ListedOptions, among: Flags, best: Indices, wanted: Indices, capacity: int) -> Flags:
+    """By gang whether it is one of the first that would as soon wait, as many as fill the units not wanted."""
+    left = capacity - options.units[wanted[wanted >= 0]].sum()
+    gangs = among.nonzero()[0]
+    before = np.cumsum(options.units[best[gangs]]) - options.units[best[gangs]]
+    found: Flags = np.zeros(len(among), dtype=bool)
+    found[gangs[before < left]] = True
+    return found
+
+
+def _giving_way(held: HeldSeats, nodes: Nodes, net: Floats, newcomers: Indices) -> Flags:
+    """By gang whether it is on one of the nodes that cost least to clear; ``net`` is NaN for gangs that do not stay."""
+    staying = np.isfinite(net).nonzero()[0]
+    count = len(nodes.units)
+    at_stake = np.bincount(held.node[staying], weights=net[staying], minlength=count)
+    taken = np.bincount(held.node[staying], minlength=count) > 0
+    cleared = np.zeros(count, dtype=bool)
+    for pool, coming in enumerate(newcomers.tolist()):
+        there = ((nodes.pool == pool) & taken).nonzero()[0] if coming else staying[:0]
+        spare = _SPARE_NODES + coming
+        cleared[there if len(there) <= spare else there[np.argsort(at_stake[there], kind="stable")[:spare]]] = True
+    found: Flags = np.zeros(len(net), dtype=bool)
+    found[staying[cleared[held.node[staying]]]] = True
+    return found
