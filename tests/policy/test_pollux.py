@@ -1,7 +1,9 @@
 """Pollux: the power mean of speed-ups over fair shares, for adaptive, elastic and fixed jobs alike."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -14,10 +16,14 @@ from shoal.core.goodput import GoodputReport, StepFit
 from shoal.core.job import ADAPTIVE, BatchSetting
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement
+from shoal.policy.goodput_options import carried_options
+from shoal.policy.pollux import many_jobs
 from shoal.policy.pollux.policy import Pollux
 from shoal.policy.registry import parse_policy
-from shoal.testing.builders import job, simulate, snapshot
+from shoal.research.bench import scale
+from shoal.testing.builders import Knowledge, job, simulate, snapshot
 from shoal.testing.strategies import faults, worlds
+from shoal.workload.generators.registry import generate
 from shoal.workload.schema import Job
 
 T4 = "t4:16x4"
@@ -234,6 +240,32 @@ class _Checked:
 @given(st.data(), st.sampled_from(["whole", "measured"]), st.sampled_from(["aware", "off"]))
 def test_carried_options_are_those_of_a_policy_that_starts_afresh(data: st.DataObject, share: str, types: str) -> None:
     cluster, rows = data.draw(worlds(most_jobs=8))
-    knowledge = data.draw(st.sampled_from(["online", "profiled"]))
+    knowledge: Knowledge = "online" if data.draw(st.booleans()) else "profiled"
     policy = _Checked(Pollux(share=share, types=types))
-    simulate(policy, rows, cluster, faults=data.draw(faults(cluster, rows)), knowledge=knowledge, until=3000.0)
+    with patch.object(many_jobs, "MANY", data.draw(st.sampled_from([1, many_jobs.MANY]))):
+        simulate(policy, rows, cluster, faults=data.draw(faults(cluster, rows)), knowledge=knowledge, until=3000.0)
+
+
+# ── thousands of jobs ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("generator", "cluster"), [("demo", "v100:2x4,p100:2x4,k80:2x4"), ("pollux", "t4:8x4")])
+def test_allotting_only_those_that_regret_what_they_have_ends_all_jobs_about_as_soon(
+    generator: str, cluster: str
+) -> None:
+    jobs = generate(generator, jobs=30, seed=4).jobs
+    all_at_once = simulate(Pollux(), jobs, cluster)
+    with patch.object(many_jobs, "MANY", 1):
+        of_a_core = simulate(Pollux(), jobs, cluster)
+    assert of_a_core.completed.keys() == all_at_once.completed.keys() == {job.id for job in jobs}
+    ends = [sum(log.completed[job.id] - job.submitted for job in jobs) for log in (of_a_core, all_at_once)]
+    assert ends[0] <= 1.05 * ends[1]
+
+
+@pytest.mark.parametrize("workload", ["rigid", "elastic", "kinds"])
+def test_with_thousands_of_jobs_the_first_allotment_misses_next_to_nothing(workload: str) -> None:
+    jobs = scale.jobs_of(workload, 2_000)[:2_000]
+    seen = snapshot(jobs, scale.cluster_of(workload, 200), knowledge="online", held={})
+    policy = Pollux()
+    carry = carried_options(seen, policy._settings, None)
+    assert many_jobs.allot_many(seen, carry, partial(policy._worth, seen)).found.gap < 1e-3

@@ -46,6 +46,7 @@ __all__ = [
     "OptionsTuning",
     "adapts",
     "allotted",
+    "carried_options",
     "farthest",
     "goodput_options",
     "joined_report",
@@ -53,6 +54,7 @@ __all__ = [
     "most_explored",
     "node_units",
     "option_sizes",
+    "tabled",
 ]
 
 ALLOTTED = ReasonTemplate(
@@ -115,7 +117,7 @@ def goodput_options(
 ) -> GoodputOptions:
     """The options of every live job in tables, by `carried_options`."""
     settings = OptionSettings(memory, aware, every, whole_share)
-    return _tabled(snapshot, carried_options(snapshot, settings, before))
+    return tabled(snapshot, carried_options(snapshot, settings, before))
 
 
 def carried_options(snapshot: Snapshot, settings: OptionSettings, before: OptionsCarry | None) -> OptionsCarry:
@@ -151,7 +153,7 @@ def _adapting(snapshot: Snapshot, before: OptionsCarry | None) -> Flags:
     return adapting
 
 
-def _tabled(snapshot: Snapshot, carry: OptionsCarry) -> GoodputOptions:
+def tabled(snapshot: Snapshot, carry: OptionsCarry) -> GoodputOptions:
     """The options gathered in a carry, in tables; a job that is being stopped has none."""
     columns, held, there = snapshot.columns, carry.held, carry.there
     rates, sizes, kinds = carry.rates, *(np.empty(carry.rates.shape, dtype=np.intp) for _ in range(2))

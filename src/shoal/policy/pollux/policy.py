@@ -8,8 +8,9 @@ allotted afresh whenever a job arrives, ends or can use more than before, and ``
 allotment. That is ours: with ``when=interval``, the paper's, it happens every ``interval`` seconds, and in between no
 job moves, new jobs wait and freed GPUs idle.
 
-The search is near-exact with a bound on what it may have missed (``solve.allotment``); ``search=genetic`` is the
-population-based search of the paper. With ``types=off`` all GPUs count as of one kind, as in the paper. A fair share
+The search is near-exact with a bound on what it may have missed (``solve.allotment``); of 2,000 jobs or more only those
+that regret what they have are allotted anew (``solve.regret_allotment``). ``search=genetic`` is the population-based
+search of the paper. With ``types=off`` all GPUs count as of one kind, as in the paper. A fair share
 is 1/n of the cluster's GPUs, as in eq. 15, whatever was measured; with ``share=measured``, ours, it is at most twice
 the GPUs that the job was measured on.
 
@@ -17,11 +18,12 @@ References: Qiao et al., "Pollux", OSDI 2021, §4.2; Jayaram Subramanya et al., 
 """
 
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 
 import numpy as np
 
-from shoal.core.arrays import Floats
+from shoal.core.arrays import Flags, Floats, Indices
 from shoal.core.decision import Decision, Verdicts
 from shoal.core.job import ADAPTIVE
 from shoal.core.reasons import LEASED
@@ -36,9 +38,12 @@ from shoal.policy.goodput_options import (
     OptionsTuning,
     adapts,
     allotted,
-    goodput_options,
+    carried_options,
+    tabled,
 )
-from shoal.policy.option_carry import OptionsCarry
+from shoal.policy.option_carry import OptionsCarry, OptionSettings
+from shoal.policy.pollux import many_jobs
+from shoal.policy.pollux.many_jobs import allot_many, verdicts_of_many
 from shoal.policy.shared_reasons import ALLOTTED_LATER
 from shoal.policy.tuning import constant
 from shoal.solve.allotment import STAY, Allotment, AllotmentOptions, allot
@@ -96,10 +101,17 @@ class Pollux:
         due = self.settled_until(snapshot)
         if due is not None:
             return Decision(_unchanged(snapshot, due), due, due)
+        if self.search == "exact" and len(snapshot.columns) >= many_jobs.MANY:
+            carry = carried_options(snapshot, self._settings, _carried(snapshot))
+            many = allot_many(snapshot, carry, partial(self._worth, snapshot))
+            return self._decision(snapshot, verdicts_of_many(snapshot, many, carry.adapting), carry)
         found, options, allotment = self.allotment(snapshot)
         verdicts = allotted(snapshot, found, options, allotment, np.ones(len(found.fair)))
+        return self._decision(snapshot, verdicts, found.carry)
+
+    def _decision(self, snapshot: Snapshot, verdicts: Verdicts, carry: OptionsCarry) -> Decision:
         if self.when == "events":
-            return Decision(verdicts, snapshot.now + self.interval, found.carry)
+            return Decision(verdicts, snapshot.now + self.interval, carry)
         due = round_end(snapshot.now, self.interval)
         return Decision(verdicts, due, due)
 
@@ -113,45 +125,46 @@ class Pollux:
     def allotment(self, snapshot: Snapshot) -> tuple[GoodputOptions, AllotmentOptions, Allotment]:
         """Return the options, the options with their worth, and the choice among them with a bound on the best."""
         genetic = self.search == "genetic"
-        found = goodput_options(
-            snapshot,
-            memory=self.memory,
-            aware=self.types == "aware",
-            every=genetic,
-            whole_share=self.share == "whole",
-            before=snapshot.carry if isinstance(snapshot.carry, OptionsCarry) else None,
-        )
-        options = found.valued(self._worth(snapshot, found))
+        found = tabled(snapshot, carried_options(snapshot, self._settings, _carried(snapshot)))
+        stays = np.arange(found.rates.shape[1]) == STAY
+        options = found.valued(self._worth(snapshot, found.speedups, np.arange(len(found.fair))[:, None], stays))
         if not genetic:
             return found, options, allot(options)
         return found, options, evolve(options, found.spread, snapshot.seed + snapshot.cycle)
 
+    @property
+    def _settings(self) -> OptionSettings:
+        genetic = self.search == "genetic"
+        return OptionSettings(self.memory, self.types == "aware", every=genetic, whole_share=self.share == "whole")
+
     def power_mean(self, found: GoodputOptions, value: float) -> float:
         """The power mean of all jobs' speed-ups, from ``value``, the total worth of their allocations."""
-        count, floor = len(found.fair), self._floor(found)
+        count, floor = len(found.fair), self._floor(found.speedups)
         if not count:
             return 0.0
         if self.p == 0:
             return float(floor * np.exp(value / count))
         return float((floor**self.p + np.sign(self.p) * value / count) ** (1.0 / self.p))
 
-    def _floor(self, found: GoodputOptions) -> float:
+    def _floor(self, speedups: Floats) -> float:
         """The speed-up that a job without GPUs counts with: below that of every option."""
-        speedups = found.speedups
-        least = float(speedups[speedups > 0].min(initial=np.inf))
+        least = float(speedups.min(initial=np.inf, where=speedups > 0))
         floor = min(self.tuning.floor, 0.5 * least)
         return max(floor, self.tuning.steepest ** (1.0 / self.p)) if self.p < 0 else floor
 
-    def _worth(self, snapshot: Snapshot, found: GoodputOptions) -> Floats:
-        """Return, by job and option, its term in the sum under the power mean less that of no GPUs, at least 0."""
-        speedups = found.speedups * _reallocation(snapshot, self.restart)[:, None]
-        speedups[:, STAY] = found.speedups[:, STAY]
-        floor = self._floor(found)
-        served = np.maximum(speedups, floor * (1.0 + 1e-3))
+    def _worth(self, snapshot: Snapshot, speedups: Floats, jobs: Indices, stays: Flags) -> Floats:
+        """Return, by option, its term in the sum under the power mean less that of no GPUs, at least 0."""
+        moved = speedups * _reallocation(snapshot, self.restart)[jobs]
+        floor = self._floor(speedups)
+        served = np.maximum(np.where(stays, speedups, moved), floor * (1.0 + 1e-3))
         if self.p == 0:
             return np.log(served / floor)
         worth: Floats = np.sign(self.p) * (served**self.p - floor**self.p)
         return worth
+
+
+def _carried(snapshot: Snapshot) -> OptionsCarry | None:
+    return snapshot.carry if isinstance(snapshot.carry, OptionsCarry) else None
 
 
 def _reallocation(snapshot: Snapshot, restart: Seconds) -> Floats:
