@@ -15,6 +15,8 @@ Prices begin at the price of a unit of all pools together. The bound is that of 
 References: Fisher (1981) for the bound; Pisinger (1995) for the core.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from shoal.core.arrays import Flags, Floats, Indices
@@ -26,8 +28,10 @@ _NEAR = 1e-3
 """Regret, as a fraction of the price of the units that a gang would rather have, below which it keeps its choice."""
 _PRECISE = 1e-6
 """Relative error of the prices."""
-_SAMPLE = 600
-"""Gangs whose common price is the guess for that of all."""
+_SAMPLE = 1000
+"""Gangs whose prices are tried first."""
+_ENOUGH = 5e-4
+"""Part of the bound that an allotment at these prices may miss."""
 _SPARE_NODES = 8
 """Nodes of each pool, besides one for each newcomer, whose gangs may move."""
 _FILLS = 3
@@ -35,9 +39,24 @@ _FILLS = 3
 
 
 def allot_regretful(options: ListedOptions, held: HeldSeats, nodes: Nodes, pools: int) -> CoreAllotment:
-    """The allotment in which only gangs change that regret what they have, and such as make room for them."""
+    """The allotment in which only gangs change that regret what they have, and such as make room for them.
+
+    Prices are those of a sample of the gangs or, where that misses more than `_ENOUGH` of its bound, of all.
+    """
     capacity = np.bincount(nodes.pool, weights=nodes.units, minlength=pools).astype(np.intp)
-    prices = common_prices(options, capacity)
+    every = max(options.rows // _SAMPLE, 1)
+    if every > 1:
+        found = _at_prices(options, held, nodes, common_prices(options, capacity, every))
+        if found.gap <= _ENOUGH:
+            return found
+        other = _at_prices(options, held, nodes, common_prices(options, capacity))
+        bound = min(found.bound, other.bound)
+        return replace(found if found.value > other.value else other, bound=bound)
+    return _at_prices(options, held, nodes, common_prices(options, capacity))
+
+
+def _at_prices(options: ListedOptions, held: HeldSeats, nodes: Nodes, prices: Floats) -> CoreAllotment:
+    """The allotment in which the gangs change that regret what they have at these prices."""
     first = options.begin[:-1]
     able = (options.begin[1:] > first).nonzero()[0]
     settled = np.full(options.rows, -1, dtype=np.intp)
@@ -45,7 +64,7 @@ def allot_regretful(options: ListedOptions, held: HeldSeats, nodes: Nodes, pools
     net = options.worth - prices[options.pool] * options.units
     top = options.top(net)
     members = _members(options, held, nodes, settled, net, top, prices)
-    core = AllotmentCore(options, held, nodes, pools, settled, members)
+    core = AllotmentCore(options, held, nodes, len(prices), settled, members)
     found = core.allotted(0.0, prices)
     for _ in range(_FILLS):
         others = core.others_that_gain(found)
@@ -53,27 +72,22 @@ def allot_regretful(options: ListedOptions, held: HeldSeats, nodes: Nodes, pools
             break
         core = core.with_others(others)
         found = core.allotted(0.0, prices)
-    bound = float(np.maximum(top, 0.0).sum() + prices @ capacity)
+    bound = float(np.maximum(top, 0.0).sum() + prices[nodes.pool] @ nodes.units)
     return CoreAllotment(found.picks, found.seats, found.value, max(bound, found.value), prices, len(core.members))
 
 
-def common_prices(options: ListedOptions, capacity: Indices) -> Floats:
-    """By pool the price of a unit near which demand fits, found from that of a unit of all pools together."""
-    highest, total = float(np.max(options.worth / options.units, initial=0.0)), float(capacity.sum())
-    every = max(options.rows // _SAMPLE, 1)
-    guess: Floats | None = None
-    if every > 1:
-        some = options.of_rows(np.arange(0, options.rows, every))
-        part = PoolOptions(options.row[some], options.worth[some], options.units[some])
-        guess = clearing_prices([part], options.rows, [total / every], highest, _PRECISE)
-    whole = PoolOptions(options.row, options.worth, options.units)
-    common = clearing_prices([whole], options.rows, [total], highest, _PRECISE, guess)
-    if len(capacity) == 1:
+def common_prices(options: ListedOptions, capacity: Indices, every: int = 1) -> Floats:
+    """By pool the price of a unit near which the demand of one gang in ``every`` fits into its part of the units."""
+    some = options.of_rows(np.arange(0, options.rows, every)) if every > 1 else slice(None)
+    row, worth, units, pool = options.row[some], options.worth[some], options.units[some], options.pool[some]
+    part = (capacity / every).tolist()
+    highest = float(np.max(worth / units, initial=0.0))
+    common = clearing_prices([PoolOptions(row, worth, units)], options.rows, [sum(part)], highest, _PRECISE)
+    if len(part) == 1:
         return common
-    of_pool = [(options.pool == k).nonzero()[0] for k in range(len(capacity))]
-    by_pool = [PoolOptions(options.row[own], options.worth[own], options.units[own]) for own in of_pool]
-    near = np.repeat(common, len(capacity))
-    return clearing_prices(by_pool, options.rows, capacity.tolist(), highest, _PRECISE, near)
+    of_pool = [(pool == k).nonzero()[0] for k in range(len(part))]
+    by_pool = [PoolOptions(row[own], worth[own], units[own]) for own in of_pool]
+    return clearing_prices(by_pool, options.rows, part, highest, _PRECISE, np.repeat(common, len(part)))
 
 
 def _members(
