@@ -1,6 +1,7 @@
 """What policies are told: from the catalogue, or only from what was measured on the job."""
 
 from dataclasses import dataclass
+from math import isnan, nan
 from typing import cast
 
 import pytest
@@ -175,6 +176,22 @@ def test_an_online_curve_passes_through_what_was_measured() -> None:
     job = view(spec(gpus=2, batch=64, most=4), M(0, 1, SAME, 64, 3.0), M(0, 2, SAME, 64, 5.0))
     assert OnlineModel(CLUSTER).curve(job, "v100").tolist() == [0.0, 3.0, 5.0, 7.5, 10.0]
     assert OnlineModel(CLUSTER).curve(view(spec(most=4)), "k80").tolist() == [0.0, 0.25, 0.5, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("measured", [c[1] for c in ONLINE], ids=[c[0] for c in ONLINE])
+@pytest.mark.parametrize("kind", ["v100", "k80", "t4"])
+def test_an_online_curve_is_the_rate_on_as_few_nodes_as_possible(measured: tuple[Measurement, ...], kind: str) -> None:
+    model, k = OnlineModel(CLUSTER), CLUSTER.kind_index[kind]
+    nodes = [n for n, at in enumerate(CLUSTER.node_kind) if at == k]
+    job, size = view(spec(batch=64, most=14), *measured), CLUSTER.node_size[k]
+    rates = [0.0]
+    for gpus in range(1, 15):
+        seats = tuple((n, min(size, gpus - size * i)) for i, n in enumerate(nodes[:2]) if gpus > size * i)
+        fits = gpus <= min(size * len(nodes[:2]), CLUSTER.installed[k])
+        rates.append(model.rate(job, Placement(seats)).value if fits else nan)
+    for _ in range(2):  # the second time from what is kept
+        curve = model.curve(job, kind).tolist()
+        assert all(rate == known or isnan(known) for rate, known in zip(curve, rates, strict=True))
 
 
 def test_online_jobs_that_share_take_turns() -> None:

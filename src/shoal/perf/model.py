@@ -140,6 +140,8 @@ class OnlineModel:
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
         self._speeds: dict[tuple[int, tuple[str, ...] | None], Floats] = {}
+        self._unmeasured: dict[tuple[int, int, int], Floats] = {}
+        """By GPUs of the requested gang, most GPUs and kind: the curve of a job of which nothing was measured."""
 
     def rate(self, job: JobView, placement: Placement, batch: BatchSetting | None = None) -> Estimate:
         """The rate on exactly these seats; 0 on a kind the job does not allow.
@@ -166,12 +168,30 @@ class OnlineModel:
     def curve(self, job: JobView, kind: str) -> Floats:
         """By GPUs from 0 to the job's most: the rate as measured, else scaled from the nearest measurement."""
         most, k = max(job.spec.max_gpus, 1), self.topology.kind_index[kind]
+        measured = job.measured
+        if not measured and _allowed(job.spec, kind):
+            key = (job.spec.gpus, most, k)
+            found = self._unmeasured.get(key)
+            if found is None:
+                found = self._unmeasured[key] = self._curve(job, most, k, ())
+            return found
+        return self._curve(job, most, k, measured)
+
+    def _curve(self, job: JobView, most: int, k: int, measured: Sequence[Measurement]) -> Floats:
         rates = [0.0] * (most + 1)
-        if _allowed(job.spec, kind):
-            measured, size = job.measured, job.batch_size or 0
-            for gpus in range(1, min(most, self.topology.installed[k]) + 1):
+        if _allowed(job.spec, self.topology.kinds[k]):
+            size, reach = job.batch_size or 0, min(most, self.topology.installed[k])
+            known = [m for m in measured if m.rate > 0]
+            if len(known) == 1:  # as `_from_measured`, at once
+                one = known[0]
+                rates[1 : reach + 1] = [one.rate * gpus / one.gpus for gpus in range(1, reach + 1)]
+                same = Measurement(k, one.gpus, _best_locality(self.topology, k, one.gpus), size, 0.0)
+                if one.gpus <= reach and _distance(one, same) == (False, 0.0, 0, 0.0):
+                    rates[one.gpus] = one.rate
+                return _sealed(rates)
+            for gpus in range(1, reach + 1):
                 seats = Measurement(k, gpus, _best_locality(self.topology, k, gpus), size, 0.0)
-                rates[gpus] = _from_measured(job.spec, measured, seats).value
+                rates[gpus] = _from_measured(job.spec, known, seats).value
         return _sealed(rates)
 
     def colocated(self, a: JobView, b: JobView) -> tuple[float, float]:

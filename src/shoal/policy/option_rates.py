@@ -122,9 +122,12 @@ class OptionRates:
         elastic = columns.min_gpus[at] < columns.max_gpus[at]
         rigid = (fixed[at] & ~elastic).nonzero()[0]
         rates[rigid] = columns.speeds[at[rigid], kind, None]
+        alike: dict[int, tuple[Floats, list[int]]] = {}
         for row in (fixed[at] & elastic).nonzero()[0].tolist():
             curve = snapshot.perf.curve(snapshot.jobs.at(int(at[row])), name)
-            rates[row] = curve[np.minimum(grid.sizes, len(curve) - 1)]
+            alike.setdefault(id(curve), (curve, []))[1].append(row)  # jobs that are alike share one
+        for curve, rows in alike.values():
+            rates[rows] = curve[np.minimum(grid.sizes, len(curve) - 1)]
 
     # ── fair shares and seats held ────────────────────────────────────────────────────────────────────────────────
 
