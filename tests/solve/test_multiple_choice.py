@@ -20,9 +20,9 @@ def by_trying_all(worth: Floats, units: Indices, pools: Indices, capacity: list[
     return best
 
 
-def checked(worth: Floats, units: Indices, pools: Indices, capacity: list[int]) -> Chosen:
+def checked(worth: Floats, units: Indices, pools: Indices, capacity: list[int], prices: Floats | None = None) -> Chosen:
     """The choices, after seeing that they fit and are worth what is said of them."""
-    chosen = best_choices(worth, units, pools, capacity)
+    chosen = best_choices(worth, units, pools, capacity, 0.0, prices)
     rows = np.flatnonzero(chosen.picks >= 0)
     picks = chosen.picks[rows]
     used = np.bincount(pools[rows, picks], units[rows, picks], len(capacity))
@@ -68,3 +68,22 @@ def test_where_everything_fits_everybody_has_its_best() -> None:
     chosen = checked(worth, units, pools, [1, 2])
     assert chosen.picks.tolist() == [1, 0, -1], "what is worth nothing is not chosen"
     assert chosen.gap == 0.0
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems(), st.lists(st.floats(0.0, 3.0), min_size=3, max_size=3))
+def test_choices_at_given_prices_fit_and_carry_the_bound_of_these(
+    problem: tuple[Floats, Indices, Indices, list[int]], prices: list[float]
+) -> None:
+    worth, units, pools, capacity = problem
+    given_prices = np.array(prices[: len(capacity)])
+    found = checked(worth, units, pools, capacity, given_prices)
+    assert found.bound >= best_choices(worth, units, pools, capacity).value * (1 - 1e-9)
+
+
+def test_rows_that_are_alike_in_all_pools_fill_them_one_after_the_other() -> None:
+    """At prices that leave rows indifferent no pool is overfull, and no unit that a row would take is left."""
+    worth, units = np.full((30, 3), 19.0), np.ones((30, 3), dtype=np.intp)
+    found = best_choices(worth, units, np.tile(np.arange(3), (30, 1)), [8, 9, 10], 0.0, np.full(3, 19.0))
+    assert np.bincount(found.picks[found.picks >= 0]).tolist() == [8, 9, 10]
+    assert found.gap == 0.0

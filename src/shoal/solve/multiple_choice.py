@@ -27,6 +27,8 @@ _STEPS = 60
 LARGEST_SEARCH = 6_000_000
 """Limit on states × options of the exact search, for the time of a decision."""
 _TIE = 1e-12
+_ALIKE = 1e-5
+"""Of the price of an option, the worth by which another may be less and still as good, where prices are given."""
 FEW = 240
 """Options up to which a loop is faster than array operations."""
 _OUTDATED = 16
@@ -112,7 +114,8 @@ def best_choices(
         if len(row) <= FEW:
             return _best_of_few(options, row, column, tolerance)
         prices = _prices(options, tolerance)
-    picks = _filled(options, _repaired(options, _at_prices(options, prices), prices if given else None))
+    asked = _fitting_at(options, prices) if given else _at_prices(options, prices)
+    picks = _filled(options, _repaired(options, asked, prices if given else None))
     value, bound = options.value(picks), _bound(options, prices)
     if given or bound - value <= tolerance * bound:
         return Chosen(picks, value, max(bound, value), bound <= value, prices)
@@ -146,6 +149,33 @@ def _at_prices(options: ChoiceTable, prices: Floats) -> Indices:
     net = options.priced(prices)
     picks: Indices = net.argmax(axis=1)
     picks[net[np.arange(len(net)), picks] <= 0] = -1
+    return picks
+
+
+def _fitting_at(options: ChoiceTable, prices: Floats) -> Indices:
+    """The choices at these prices; of options that are as good the first that fits, of column 0 the first of all.
+
+    Rows that would as soon have nothing choose after the others, and only what fits.
+    """
+    net = options.priced(prices)
+    top, slack = net.max(axis=1), _ALIKE * prices[options.pools] * options.units
+    good = net >= np.maximum(top[:, None], 0.0) - slack
+    picks = np.where(good[:, 0], 0, -1)
+    free = options.capacity - options.used(picks)
+    for sure in (True, False):
+        asking = (picks < 0) & ((top > 0.0) == sure)
+        for pool in range(len(free)):
+            here = good & (options.pools == pool) & asking[:, None]
+            rows = here.any(axis=1).nonzero()[0]
+            column = here[rows].argmax(axis=1)
+            units = options.units[rows, column]
+            fits = np.cumsum(units) <= free[pool]
+            picks[rows[fits]] = column[fits]
+            asking[rows[fits]] = False
+            free[pool] -= units[fits].sum()
+        if sure:
+            picks[asking] = net[asking].argmax(axis=1)
+            free = np.maximum(options.capacity - options.used(picks), 0)
     return picks
 
 
