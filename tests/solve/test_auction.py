@@ -14,6 +14,7 @@ from shoal.solve.auction import (
     MachineBid,
     auction_counts,
     auction_machines,
+    contenders,
     rounded,
     with_finite_worth,
 )
@@ -262,3 +263,24 @@ def test_a_bidder_that_takes_anothers_only_unit_pays_all_of_it() -> None:
 def test_finite_worths_stay_as_they_are() -> None:
     worths = [np.array([0.0, 1.0]), np.array([-3.0])]
     assert [worth.tolist() for worth in with_finite_worth(worths)] == [[0.0, 1.0], [-3.0]]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_only_contenders_can_win_or_decide_a_payment(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    offered, gains = int(rng.integers(1, 7)), []
+    for _ in range(40):
+        sizes = np.sort(rng.choice(np.arange(1, 9), int(rng.integers(1, 6)), replace=False))
+        gains.append((sizes, np.round(np.cumsum(rng.exponential(1.0, len(sizes))), int(rng.integers(0, 3)))))
+    owner = np.repeat(np.arange(40), [len(sizes) for sizes, _ in gains])
+    units, gain = (np.concatenate(column) for column in zip(*gains, strict=True))
+    able = contenders(owner, units, gain, 40, offered)
+    assert able.sum() < 40
+    bids = [CountBid(np.append(0, sizes), np.append(0.0, worth)) for sizes, worth in gains]
+    among_all = auction_counts(bids, offered)
+    few = auction_counts([bid for bid, may in zip(bids, able, strict=True) if may], offered)
+    assert few.objective == pytest.approx(among_all.objective)
+    assert few.chosen.tolist() == among_all.chosen[able].tolist()
+    assert few.kept == pytest.approx(among_all.kept[able])
+    assert not among_all.chosen[~able].any()
+    assert among_all.kept[~able] == pytest.approx(1.0)

@@ -8,12 +8,13 @@ Every bidder states the logarithm of its value for some bundles, the first of th
 the rest is its hidden payment. For values homogeneous of degree one it is then best to bid the truth. Both products are
 optima: a heuristic would give wrong payments. `counts` has bundles of equal units and is a dynamic program; `machines`
 has bundles on named machines and is an integer program; `with_finite_worth` is for bidders whose empty bundle is
-worth nothing; `rounding` makes whole units of cᵢ times a bundle.
+worth nothing; `contenders` are the bidders that can matter; `rounding` makes whole units of cᵢ times a bundle.
 
 References: Cole, Gkatzelis and Goel (EC '13); Themis (NSDI '20) §3.3, whose line 8 prints the fraction upside down.
 """
 
 from shoal.solve.auction.bid_table import CountBid, with_finite_worth
+from shoal.solve.auction.contenders import contenders
 from shoal.solve.auction.counts import auction_counts
 from shoal.solve.auction.machines import Bundle, MachineBid, auction_machines
 from shoal.solve.auction.outcome import AuctionOutcome
@@ -26,6 +27,7 @@ __all__ = [
     "MachineBid",
     "auction_counts",
     "auction_machines",
+    "contenders",
     "rounded",
     "with_finite_worth",
 ]
