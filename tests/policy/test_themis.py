@@ -18,6 +18,7 @@ from shoal.policy.themis.carry import GpuRanges, ThemisCarry
 from shoal.policy.themis.locality import GUESSED, learned
 from shoal.policy.themis.policy import Themis
 from shoal.policy.themis.protocol import AppReport, Bid, GpuOffer, Level, Row
+from shoal.policy.themis.single_records import UNKNOWN
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
 from shoal.sim.faults import Faults, NodeFault
@@ -125,7 +126,7 @@ def test_distance_is_learned_from_a_job_that_sat_apart() -> None:
     carry = Themis().decide(moment).carry
     assert isinstance(carry, ThemisCarry)
     together = float(moment.perf.curve(moment.jobs.at(0), "p100")[2])
-    assert carry.apps[0].slowdown == pytest.approx((1.0, 1.0, together / apart.rate, 1.3))
+    assert carry.histories[0].slowdown == pytest.approx((1.0, 1.0, together / apart.rate, 1.3))
     assert together / apart.rate > 1.2
 
 
@@ -345,7 +346,8 @@ def test_a_liar_and_errors_change_bids_and_nothing_else() -> None:
         assert Verdicts.of(moment, policy.decide(moment).verdicts).gpus.sum() == 4
         carry = policy.decide(moment).carry
         assert isinstance(carry, ThemisCarry)
-        assert {past.slowdown for past in carry.apps.values()} == {GUESSED}  # or every round would add to the error
+        # or every round would add to the error
+        assert {past.slowdown for past in carry.histories.values()} == {GUESSED}
     agent = AppAgent(0, 0.0, 1.0, (Work.linear(100.0, 1, 4),), 0, 4, GUESSED, 4, 4)
     wrong = agent.with_errors(0.1, 0.5)
     assert wrong.left[2] == pytest.approx(1.1 * agent.left[2])
@@ -362,7 +364,9 @@ class Forgetful:
         carry = moment.carry
         if isinstance(carry, ThemisCarry):
             apps = {app: replace(past, estimate=None) for app, past in carry.apps.items()}
-            moment = replace(moment, carry=replace(carry, apps=apps, gpu_ranges=GpuRanges()))
+            records = replace(carry.singles.records, learned=np.full(len(carry.singles.records), UNKNOWN))
+            singles = replace(carry.singles, records=records, perf=None)
+            moment = replace(moment, carry=replace(carry, apps=apps, gpu_ranges=GpuRanges(), singles=singles))
         return self.policy.decide(moment)
 
 
@@ -370,7 +374,7 @@ def said_last(decision: Decision) -> list[tuple[int, float, list[float]]]:
     """By app what is carried of its last valuation."""
     carry = decision.carry
     assert isinstance(carry, ThemisCarry)
-    valued = ((app, past.valuation) for app, past in carry.apps.items())
+    valued = ((app, past.valuation) for app, past in carry.histories.items())
     return [(app, v.spent, v.left.tolist()) for app, v in valued if v is not None]
 
 
@@ -392,6 +396,46 @@ def test_cached_values_change_no_result(knowledge: Literal["profiled", "online"]
     assert first == second
 
 
+@pytest.mark.parametrize("knowledge", ["profiled", "online"])
+@pytest.mark.parametrize(
+    ("generator", "cluster", "options"),
+    [
+        ("afs", "gtx1080:3x4", "f=0.5"),
+        ("shockwave", "v100:3x4", "rounding=floor"),
+        ("gavel-deadlines", "v100:1x4,p100:2x4,k80:1x4", "nothing=inf,f=0.3"),
+        ("demo", "v100:1x4,p100:2x4,k80:1x4", "lease=1200"),
+    ],
+)
+def test_apps_of_one_job_get_the_same_in_columns_as_by_messages(
+    generator: str,
+    cluster: str,
+    options: str,
+    knowledge: Literal["profiled", "online"],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = generate(generator, jobs=24, seed=6).jobs
+    lost = Faults(script=(NodeFault(2000.0, 1, 4000.0),))
+    seen: list[list[tuple[float, int, list[str]]]] = []
+    carried = []
+    for plain in (True, False):
+        if not plain:
+            monkeypatch.setattr(Themis, "_plain", False)
+        run = simulate(
+            parse_policy(f"themis:{options}"), rows, cluster, knowledge=knowledge, faults=lost, until=200_000.0
+        )
+        judged = [(cycle.now, Verdicts.of(cycle.snapshot, cycle.judgement.decision.verdicts)) for cycle in run.cycles]
+        seen.append(
+            [
+                (now, verdicts.digest(), [verdicts.at(i).reason.sentence() for i in range(len(verdicts))])
+                for now, verdicts in judged
+            ]
+        )
+        carried.append([said_last(cycle.judgement.decision) for cycle in run.cycles])
+    assert len(seen[0]) > 20
+    assert seen[0] == seen[1]
+    assert carried[0] == carried[1]
+
+
 def test_a_job_with_other_bounds_is_valued_anew() -> None:
     rows = [job("a", 0, 2, 1000, min_gpus=1, max_gpus=2), job("b", 0, 1, 1000)]
     moment = snapshot(rows, "gpu:1x4")
@@ -402,7 +446,7 @@ def test_a_job_with_other_bounds_is_valued_anew() -> None:
     second = Themis(f=0.0).decide(replace(wider, carry=replace(first.carry, leases={})))
     assert Verdicts.of(wider, second.verdicts).gpus.tolist() == [3, 1]
     assert isinstance(second.carry, ThemisCarry)
-    assert second.carry.apps[0].demand == 3
+    assert second.carry.histories[0].demand == 3
 
 
 @pytest.mark.parametrize(

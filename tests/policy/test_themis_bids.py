@@ -39,7 +39,7 @@ def awarded(moment: Snapshot, policy: Themis) -> list[int]:
 def valuation(moment: Snapshot, app: int = 0) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     carry = Themis().decide(moment).carry
     assert isinstance(carry, ThemisCarry)
-    kept = carry.apps[app].valuation
+    kept = carry.histories[app].valuation
     assert kept is not None
     return kept.left
 

@@ -98,6 +98,21 @@ def _usable(reaches: tuple[tuple[int, int], ...], limit: int) -> Use:
     return Use(gpus, widths)
 
 
+@lru_cache(maxsize=4096)
+def useful_range(rates: bytes, least: int) -> tuple[int, int]:
+    """The first number of GPUs with a rate, and the fastest; (0, 0) where there is none.
+
+    Not where the rate first stops rising: it falls where a gang no longer fits one machine, and then rises on.
+    Cached, since many jobs train the same model.
+    """
+    curve = np.frombuffer(rates)
+    able = np.flatnonzero(curve[least:] > 0)
+    if not len(able):
+        return 0, 0
+    least += int(able[0])
+    return least, least + int(curve[least:].argmax())
+
+
 def phase_seconds(works: Sequence[Work], use: Use) -> Floats:
     """Seconds that the jobs take side by side; infinite on numbers of GPUs that none of them can use."""
     counts = use.gpus

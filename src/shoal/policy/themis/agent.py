@@ -112,7 +112,7 @@ class AppAgent:
                 if seats not in bundles:
                     racks = {rack for node, rack, _ in offer.free if node in dict(seats)}
                     block, rack = max(n for _, n in seats), more if len(racks) == 1 else 0
-                    bundles[seats] = more, int(_levels(widest, block, rack)[0])
+                    bundles[seats] = more, int(best_levels(widest, block, rack)[0])
         counts, levels = np.array(list(bundles.values()), dtype=np.int64).reshape(-1, 2).T
         slower = _slower(self.slowdown, levels, self.use.widest[self.held + counts], self.node)
         rhos = self.rhos(self.held + counts, slower)
@@ -175,7 +175,7 @@ def _evenly(gpus: int, gpu_ranges: Sequence[tuple[int, int]], running: Int64s) -
     return fair_counts(left, low, high, np.ones(len(low)), running.astype(np.int32)).astype(np.int64)
 
 
-def _levels(widest: Int64s, block: int, rack: int) -> Int64s:
+def best_levels(widest: Int64s, block: int, rack: int) -> Int64s:
     """The best levels of jobs this wide with ``block`` GPUs on one machine and ``rack`` in one rack."""
     levels: Int64s = (widest > 1).astype(np.int64) + (widest > max(block, 1)) + (widest > max(block, rack, 1))
     return levels
@@ -183,7 +183,7 @@ def _levels(widest: Int64s, block: int, rack: int) -> Int64s:
 
 def _slower(slowdown: Slowdown, levels: Int64s, widest: Int64s, node: int) -> Floats:
     """Return the slowdown of jobs this wide at these levels over the expected one: on one machine or in a rack."""
-    by_level, expected = np.array(slowdown), _levels(widest, node, rack=int(widest.max(initial=0)))
+    by_level, expected = np.array(slowdown), best_levels(widest, node, rack=int(widest.max(initial=0)))
     slower: Floats = by_level[levels] / by_level[expected]
     return slower
 
@@ -207,7 +207,7 @@ def _nearest(use: Use, held: int, node: int, slowdown: Slowdown, gpus: int, bloc
     more = more[: bisect_right(more, gpus)]
     counts = held + np.array(more, dtype=np.int64)
     widest = use.widest[counts]
-    levels = _levels(widest, block, rack)
+    levels = best_levels(widest, block, rack)
     named = tuple(_LEVELS[level] for level in levels.tolist())
     return _Nearest((0, *more), counts, named, _slower(slowdown, levels, widest, node))
 

@@ -4,46 +4,54 @@ An app is all live jobs that name it; a job that names none is an app of its own
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from math import inf
 
 import numpy as np
 from msgspec.structs import replace
 
-from shoal.core.arrays import Floats, Int64s
+from shoal.core.arrays import Floats, Indices, Int64s
 from shoal.core.bids import StandingBid
 from shoal.core.job import JobSpec
 from shoal.core.snapshot import Measurement, Snapshot
 from shoal.core.topology import Locality
 from shoal.core.units import Seconds
-from shoal.perf.app_valuation import Use, Work, ideal_seconds, phase_seconds, row_seconds, usable
+from shoal.perf.app_valuation import Use, Work, ideal_seconds, phase_seconds, row_seconds, usable, useful_range
 from shoal.perf.work_prior import remaining_work
 from shoal.policy.themis.admission import AppAdmission
 from shoal.policy.themis.agent import AppAgent
 from shoal.policy.themis.carry import AppHistory, AppValuation, GpuRange, GpuRanges, ThemisCarry, WorkEstimate
 from shoal.policy.themis.locality import Slowdown, learned, level_of
 from shoal.policy.themis.protocol import Level
+from shoal.policy.themis.singles import Singles, classed, records_now
 
 
 @dataclass(frozen=True)
 class Apps:
     """The apps of a snapshot, with the carry of the last decision (``before``).
 
-    ``nothing`` is ρ of an app without GPUs over ρ with its fewest, ``limit`` that of `AppAdmission`.
+    ``nothing`` is ρ of an app without GPUs over ρ with its fewest, ``limit`` that of `AppAdmission`. The jobs at the
+    positions ``alone`` are apps of one job, which are in columns (``singles``); all else is of the other apps.
     """
 
     snapshot: Snapshot
     before: ThemisCarry
     nothing: float = inf
     limit: float = inf
+    alone: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+
+    @cached_property
+    def _others(self) -> Indices:
+        """The positions of the jobs of apps that are not in columns."""
+        return np.delete(np.arange(len(self.snapshot.columns)), self.alone)
 
     @cached_property
     def admission(self) -> AppAdmission:
         """All apps, of which some may wait for admission."""
         app = self.snapshot.columns.app
-        order = np.argsort(app, kind="stable")
+        order = self._others[np.argsort(app[self._others], kind="stable")]
         numbers, starts = np.unique(app[order], return_index=True)
         jobs = [order[a:b] for a, b in pairwise([*starts.tolist(), len(order)])]
         return AppAdmission(self.snapshot, dict(zip(numbers.tolist(), jobs, strict=True)), self.before, self.limit)
@@ -52,6 +60,25 @@ class Apps:
     def members(self) -> dict[int, Int64s]:
         """By admitted app the positions of its jobs, in order of arrival."""
         return self.admission.members
+
+    @property
+    def count(self) -> int:
+        """The number of admitted apps."""
+        return len(self.members) + len(self.alone)
+
+    @cached_property
+    def singles(self) -> Singles:
+        """The apps of one job."""
+        snapshot, at, columns = self.snapshot, self.alone, self.snapshot.columns
+        records = records_now(snapshot, self.before, at, self.count, self._app_seconds)
+        records, rates = classed(snapshot, self.before.singles, at, records)
+        gpus, elapsed = max(snapshot.cluster.total_gpus, 1), snapshot.now - records.start
+        share, left = np.minimum(gpus, records.demand), self._work_left[at]
+        rest = left / share
+        shared = (self._app_seconds - records.app_seconds + self.count * rest) / np.maximum(elapsed + rest, 1e-9)
+        ideal = np.maximum((self._work_done[at] + left) / share * np.maximum(shared, 1.0), 1e-9)
+        held, heads = columns.held[at].astype(np.int64), columns.measured[at].astype(np.int64)
+        return Singles(at, records, rates, held, heads, elapsed, ideal, self.left[at], records.slowdown.copy())
 
     def name(self, app: int) -> str:
         """The app's name, or that of its only job."""
@@ -84,10 +111,11 @@ class Apps:
         histories = {app: past for app, past in self.before.apps.items() if past.named or app in self.members}
         for app in departed.keys() & histories.keys():
             histories[app] = replace(histories[app], gone=histories[app].gone + departed[app])
-        for app in set(columns.app[columns.held > 0].tolist()) & histories.keys():
+        others = self._others
+        for app in set(columns.app[others[columns.held[others] > 0]].tolist()) & histories.keys():
             histories[app] = self._advanced(app, histories[app])
         # A history stays as it is unless the app's jobs or its own bid changed.
-        changed = set(columns.app[self.before.changed(columns.rows, columns.max_gpus)].tolist())
+        changed = set(columns.app[others[self.before.changed(columns.rows, columns.max_gpus)[others]]].tolist())
         bidding = {app for app, past in histories.items() if past.own_bid is not None} | self.snapshot.bids.keys()
         changed |= self.members.keys() - histories.keys()
         for app in sorted(self.members.keys() & (changed | departed.keys() | bidding)):
@@ -102,7 +130,7 @@ class Apps:
         named = self.snapshot.specs[int(jobs[0])].app is not None
         waited = self.admission.waited(app)
         start = self.snapshot.now if waited else float(self.snapshot.columns.submitted[jobs].min())
-        return AppHistory(start, self._app_seconds - len(self.members) * (self.snapshot.now - start), named)
+        return AppHistory(start, self._app_seconds - self.count * (self.snapshot.now - start), named)
 
     def _demand(self, app: int) -> int:
         """The most GPUs that its live jobs, or those of a later phase, could use."""
@@ -180,7 +208,7 @@ class Apps:
         The present number of live apps is assumed to stay until then. By the past alone, an app that arrived when few
         were live would count as badly off until its end, though from now on it shares with as many as all others.
         """
-        lived, live = self.snapshot.now - past.start, len(self.members)
+        lived, live = self.snapshot.now - past.start, self.count
         return max((self._app_seconds - past.app_seconds + live * rest) / max(lived + rest, 1e-9), 1.0)
 
     @cached_property
@@ -295,23 +323,29 @@ class Apps:
 
     def gpu_range(self, i: int, kind: int) -> tuple[int, int]:
         """The fewest and the most GPUs of a kind that a job can use; (0, 0) where it cannot run."""
-        known = self._gpu_ranges[kind]
-        gpus = known.get(i)
-        if gpus is None:
-            gpus = known[i] = self._known(i, kind).gpus
-        return gpus
+        gang = self._gangs[kind][i]
+        return self._known(i, kind).gpus if gang < 0 else (gang, gang)
 
     @cached_property
-    def _gpu_ranges(self) -> tuple[dict[int, tuple[int, int]], ...]:
-        """The ranges of GPUs by kind and job: of all gangs, and of the elastic jobs that were asked for until now."""
-        columns, capacity = self.snapshot.columns, self.snapshot.cluster.capacity
-        rigid = np.flatnonzero(columns.min_gpus == columns.max_gpus)
-        found = []
-        for kind, gpus in enumerate(capacity):
-            able = (columns.speeds[rigid, kind] > 0) & (columns.gpus[rigid] <= gpus)
-            gangs = np.where(able, columns.gpus[rigid], 0).tolist()
-            found.append({i: (gang, gang) for i, gang in zip(rigid.tolist(), gangs, strict=True)})
-        return tuple(found)
+    def _gangs(self) -> tuple[list[int], ...]:
+        """By kind and job the GPUs of a gang that can run there, 0 of one that cannot, −1 of an elastic job."""
+        columns = self.snapshot.columns
+        rigid, gangs = columns.min_gpus == columns.max_gpus, []
+        for kind, gpus in enumerate(self.snapshot.cluster.capacity):
+            able = (columns.speeds[:, kind] > 0) & (columns.gpus <= gpus)
+            gangs.append(np.where(rigid, np.where(able, columns.gpus, 0), -1).tolist())
+        return tuple(gangs)
+
+    @cached_property
+    def node_kind(self) -> Int64s:
+        """By node its kind."""
+        return np.array(self.snapshot.cluster.node_kind, dtype=np.int64)
+
+    @cached_property
+    def current(self) -> list[int]:
+        """By job the kind it holds now."""
+        current: list[int] = self.snapshot.columns.kind.tolist()
+        return current
 
     @cached_property
     def gpu_ranges(self) -> GpuRanges:
@@ -335,7 +369,7 @@ class Apps:
             columns = self.snapshot.columns
             most = min(int(columns.max_gpus[i]), self.snapshot.cluster.capacity[kind])
             curve = self.snapshot.perf.curve(self.snapshot.jobs.at(i), self.snapshot.cluster.kinds[kind])
-            gpus = _useful(curve[: most + 1].tobytes(), int(columns.min_gpus[i]))
+            gpus = useful_range(curve[: most + 1].tobytes(), int(columns.min_gpus[i]))
             known = self.gpu_ranges.found[key] = GpuRange(gpus, curve, *inputs)
         return known
 
@@ -353,7 +387,10 @@ class Apps:
 
     def _learned(self, slowdown: Slowdown, jobs: Int64s) -> Slowdown:
         """The app's slowdown by distance after the measurements of its jobs."""
-        running = [i for i in jobs.tolist() if self._held[i] > 1]
+        return self.learned_by([i for i in jobs.tolist() if self._held[i] > 1], slowdown)
+
+    def learned_by(self, running: Sequence[int], slowdown: Slowdown) -> Slowdown:
+        """An app's slowdown by distance after the measurements of these jobs on more than one GPU."""
         seen = [measured for i in running for measured in self._measured(i)]
         return learned(slowdown, seen) if seen else slowdown
 
@@ -388,18 +425,3 @@ class Apps:
 def _total(column: Floats, jobs: Int64s) -> float:
     """The sum over an app's jobs; most have one."""
     return float(column[jobs[0]] if len(jobs) == 1 else column[jobs].sum())
-
-
-@lru_cache(maxsize=4096)
-def _useful(rates: bytes, least: int) -> tuple[int, int]:
-    """The first number of GPUs with a rate, and the fastest; (0, 0) where there is none.
-
-    Not where the rate first stops rising: it falls where a gang no longer fits one machine, and then rises on.
-    Cached, since many jobs train the same model.
-    """
-    curve = np.frombuffer(rates)
-    able = np.flatnonzero(curve[least:] > 0)
-    if not len(able):
-        return 0, 0
-    least += int(able[0])
-    return least, least + int(curve[least:].argmax())

@@ -1,13 +1,14 @@
 """The cluster's side of the auction: invites apps, finds the winners, takes payments, hands out the rest."""
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import NamedTuple
 
 import numpy as np
 
-from shoal.core.arrays import Floats
+from shoal.core.arrays import Floats, Indices, Int64s
 from shoal.core.topology import Placement
 from shoal.policy.themis.bundle_seats import joined, take_seats
 from shoal.policy.themis.protocol import AppReport, Award, Bid, GpuOffer, Row, Seats
@@ -31,6 +32,34 @@ class Settlement:
     outcome: AuctionOutcome
 
 
+_NEVER = np.iinfo(np.int64).max
+"""More GPUs than any offer has."""
+
+
+class Takers(NamedTuple):
+    """Apps that may take what is left over, the fewest GPUs each could take, and all the numbers it could use."""
+
+    apps: Sequence[int]
+    fewest: Int64s
+    sizes: Callable[[int], Sequence[int]]
+
+    @classmethod
+    def of(cls, sizes: Mapping[int, Sequence[int]]) -> "Takers":
+        """The apps that could use these numbers of GPUs, ascending, of which the bidders' begin with 0."""
+        numbers = list(sizes.values())
+        return cls(
+            list(sizes), np.array([of[0] if of else _NEVER for of in numbers], dtype=np.int64), numbers.__getitem__
+        )
+
+
+class Field(NamedTuple):
+    """Where bids are those of some bidders only: their places among all, and all bidders and other apps as takers."""
+
+    places: Indices
+    bidders: Takers
+    others: Takers
+
+
 @dataclass(frozen=True, slots=True)
 class Arbiter:
     """Offers nothing to the fraction ``f`` of apps with the lowest ρ; ``rounding`` is ``random`` or ``floor``."""
@@ -40,19 +69,32 @@ class Arbiter:
 
     def invited(self, reports: Sequence[AppReport], live: int) -> frozenset[int]:
         """Return the bidders: of apps that could use more GPUs those of highest ρ, 1 − f of ``live``, at least 1."""
+        worst = self.worst(np.array([report.rho for report in reports]), live)
+        return frozenset(reports[place].app for place in worst.tolist())
+
+    def worst(self, rhos: Floats, live: int) -> Indices:
+        """The places of the bidders among the reported ρ, ascending; of equal ones the first bid."""
         count = max(1, ceil((1.0 - self.f) * live - 1e-9))
-        worst = sorted(reports, key=lambda report: -report.rho)
-        return frozenset(report.app for report in worst[:count])
+        return np.sort(np.argsort(-rhos, kind="stable")[:count])
 
     def settle(
-        self, offer: GpuOffer, bids: Sequence[Bid], others: Sequence[AppReport], rng: np.random.Generator
+        self,
+        offer: GpuOffer,
+        bids: Sequence[Bid],
+        others: Sequence[AppReport],
+        rng: np.random.Generator,
+        field: Field | None = None,
     ) -> Settlement:
         """Make the awards to the bidders; what their payments leave goes at random to ``others``, then to the bidders.
 
-        So no GPU is idle that some app can use.
+        So no GPU is idle that some app can use. With a ``field``, ``bids`` and ``others`` are those with messages of
+        their own, and the awards are theirs and those of apps that get something.
         """
+        if field is None:
+            bidders, rest = ({one.app: one.sizes for one in some} for some in (bids, others))
+            field = Field(np.arange(len(bids)), Takers.of(bidders), Takers.of(rest))
         outcome = auction(offer, bids)
-        draws = rng.random(len(bids))
+        draws = rng.random(len(field.bidders.apps))[field.places].tolist()
         awards: dict[int, Award] = {}
         for i, bid in enumerate(bids):
             row, kept = bid.rows[outcome.chosen[i]], float(outcome.kept[i])
@@ -63,8 +105,9 @@ class Arbiter:
         for other in others:
             awards[other.app] = Award(other.app, 0, False)
         left = offer.gpus - sum(award.gpus for award in awards.values())
-        left = _hand_out(awards, [(other.app, other.sizes) for other in others], left, rng)
-        _hand_out(awards, [(bid.app, bid.sizes) for bid in bids], left, rng)
+        left = _hand_out(awards, field.others, False, left, rng)
+        field.bidders.fewest[field.places] = 0  # a winner may take fewer further GPUs than it could begin with
+        _hand_out(awards, field.bidders, True, left, rng)
         return Settlement(_seated(offer, awards) if _name_machines(bids) else awards, outcome)
 
 
@@ -101,20 +144,16 @@ def _within(bid: Bid, gpus: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.array(bid.sizes[: bisect_right(bid.sizes, gpus)], dtype=np.int64)
 
 
-def _hand_out(
-    awards: dict[int, Award], usable: Sequence[tuple[int, Sequence[int]]], left: int, rng: np.random.Generator
-) -> int:
-    """Give each app, in random order, as many of the GPUs left as it can use; return how many are still left.
-
-    ``usable`` are the numbers of GPUs that each app can use of the whole offer, ascending.
-    """
-    if not left or not usable:
+def _hand_out(awards: dict[int, Award], takers: Takers, bid: bool, left: int, rng: np.random.Generator) -> int:
+    """Give each app, in random order, as many of the GPUs left as it can use; return how many are still left."""
+    if not left or not len(takers.apps):
         return left
-    for at in rng.permutation(len(usable)).tolist():
+    order = rng.permutation(len(takers.apps))
+    for at in order[takers.fewest[order] <= left].tolist():
         if not left:
             break
-        app, sizes = usable[at]
-        had = awards[app]
+        app, sizes = takers.apps[at], takers.sizes(at)
+        had = awards.get(app) or Award(app, 0, bid)
         within = bisect_right(sizes, had.gpus + left)
         extra = sizes[within - 1] - had.gpus if within else 0
         if extra > 0:

@@ -1,7 +1,11 @@
-"""The seats of an app's bundle divided among its jobs, where bids name machines."""
+"""Seats: the free GPUs of an auction by node, and an app's bundle divided among its jobs, where bids name machines."""
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
+from shoal.core.arrays import Int64s
+from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Placement
 
 
@@ -44,3 +48,24 @@ def take_seats(free: dict[int, int], gpus: int) -> Placement:
         gpus -= count
         taken.append((node, count))
     return Placement(tuple(sorted(taken)))
+
+
+def free_by_node(snapshot: Snapshot, kind: int, node_kind: Int64s, held: Int64s) -> dict[int, int]:
+    """The free GPUs by node of a kind, once each job has given up all but the ``held`` GPUs of it that it keeps."""
+    columns, cluster = snapshot.columns, snapshot.cluster
+    leaving: list[tuple[Placement, int]] = []
+    for i in np.flatnonzero((columns.held > held) & (columns.kind == kind)).tolist():
+        seats, partner = snapshot.placement(i), columns.partner.item(i)
+        # GPUs that two jobs share are freed once.
+        if seats is not None and not (partner >= 0 and 0 <= snapshot.position_of(partner) < i):
+            leaving.append((seats, seats.gpus - min(int(held[i]), seats.gpus)))
+    node_free = np.frombuffer(snapshot.free_gpus.node_free, dtype=np.uint8)
+    nodes = set(np.flatnonzero((node_free > 0) & (node_kind == kind)).tolist())
+    nodes |= {node for seats, _ in leaving for node, _ in seats.seats if cluster.node_kind[node] == kind}
+    free = {node: int(node_free[node]) for node in sorted(nodes) if node not in cluster.down}
+    for seats, gpus in leaving:
+        left = gpus
+        for node, count in sorted(seats.seats, key=lambda seat: seat[1]) if left else ():
+            free[node] = free.get(node, 0) + min(count, left)
+            left -= min(count, left)
+    return free

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,6 +16,7 @@ from shoal.core.value import Value
 from shoal.perf.app_valuation import Use, Work
 from shoal.policy.carried_rows import match_rows
 from shoal.policy.themis.locality import GUESSED, Slowdown
+from shoal.policy.themis.single_records import SingleCarry
 
 Lease: TypeAlias = tuple[tuple[int, Seconds], ...]
 """GPUs and the end of their lease, by end."""
@@ -120,7 +122,8 @@ class ThemisCarry:
 
     By admission number (``rows``, ascending): the app, the most GPUs the job can use, GPU-seconds done and in all, and
     GPU-seconds done per second (``pace``). ``gpu_ranges`` are the last decision's ranges of GPUs, so that
-    the next one computes only those of jobs that changed.
+    the next one computes only those of jobs that changed. Apps of one job are in ``singles``, all others in ``apps``
+    and ``leases``.
     """
 
     at: Seconds = 0.0
@@ -135,6 +138,7 @@ class ThemisCarry:
     total: Floats = field(default_factory=lambda: np.empty(0))
     pace: Floats = field(default_factory=lambda: np.empty(0))
     gpu_ranges: GpuRanges = field(default_factory=GpuRanges)
+    singles: SingleCarry = field(default_factory=SingleCarry)
 
     def app_seconds_at(self, now: Seconds) -> float:
         """The integral of the number of live apps up to now."""
@@ -148,9 +152,50 @@ class ThemisCarry:
 
     def departed(self, rows: Indices, now: Seconds) -> dict[int, float]:
         """By app the GPU-seconds done by its jobs that are no longer live."""
-        gone = ~np.isin(self.rows, rows)
+        gone = ~match_rows(rows, self.rows)[1]
         done = np.minimum(self.done[gone] + self.pace[gone] * (now - self.at), self.total[gone])
         left: dict[int, float] = {}
         for app, seconds in zip(self.app[gone].tolist(), done.tolist(), strict=True):
             left[app] = left.get(app, 0.0) + seconds
         return left
+
+    def with_objects(self, live: Indices, alone: Indices) -> "ThemisCarry":
+        """The carry in which apps of one live job are in columns only if that is among ``alone``; both ascending."""
+        records, leases = self.singles.records, self.singles.leases
+        leaves = match_rows(live, records.rows)[1] & ~match_rows(alone, records.rows)[1]
+        if not leaves.any():
+            return self
+        moved = leases.of(match_rows(records.rows[leaves], leases.rows)[1])
+        app = dict(zip(records.rows.tolist(), records.app.tolist(), strict=True))
+        joined: dict[tuple[int, int], Lease] = dict(self.leases)
+        for row, kind, gpus, end in zip(
+            *(c.tolist() for c in (moved.rows, moved.kind, moved.gpus, moved.end)), strict=True
+        ):
+            joined[app[row], kind] = (*joined.get((app[row], kind), ()), (gpus, end))
+        apps = {app[int(records.rows[n])]: self._history(int(n)) for n in np.flatnonzero(leaves)}
+        kept = leases.of(match_rows(alone, leases.rows)[1])
+        singles = replace_fields(self.singles, records=records.at(np.flatnonzero(~leaves)), leases=kept)
+        return replace_fields(self, apps={**self.apps, **apps}, leases=joined, singles=singles)
+
+    @property
+    def histories(self) -> Mapping[int, AppHistory]:
+        """The history of every app, those of apps of one job included."""
+        return self.with_objects(self.singles.records.rows, np.zeros(0, dtype=np.intp)).apps
+
+    def _history(self, n: int) -> AppHistory:
+        """The history of an app of one job, as an object."""
+        records, rates, valuation = self.singles.records, self.singles.rates, None
+        of = records.valued.item(n)
+        if of >= 0:
+            least, most = rates.least.item(of), rates.most.item(of)
+            counts = np.arange(least, most + 1)
+            one = np.full(len(counts), n)
+            left = rates.seconds(records.valued[one], counts, records.work[one], records.gpu_seconds[one])
+            left = np.append(np.full(least, np.inf), left)
+            left.flags.writeable = False
+            figures = (left, least, records.soonest.item(n), records.spent.item(n))
+            valuation = AppValuation((int(records.rows[n]),), *figures)
+        near, machine, rack, cluster = records.slowdown[n].tolist()
+        began = (records.start.item(n), records.app_seconds.item(n), False)
+        demand = records.demand.item(n)
+        return AppHistory(*began, demand=demand, slowdown=(near, machine, rack, cluster), valuation=valuation)

@@ -41,6 +41,7 @@ from shoal.policy.themis.arbiter import Arbiter
 from shoal.policy.themis.carry import ThemisCarry
 from shoal.policy.themis.reasons import REASONS, auction_verdicts
 from shoal.policy.themis.round import AuctionRound
+from shoal.policy.themis.singles import single_positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class Themis:
 
     def auctions(self, snapshot: Snapshot) -> AuctionRound:
         """Hold the auctions of a decision, one for each kind."""
-        auctions = AuctionRound(self._apps(snapshot), self.lease)
+        auctions = AuctionRound(self._apps(snapshot, columns=self._plain), self.lease)
         arbiter = Arbiter(self.f, self.rounding)
         for kind in range(len(snapshot.cluster.kinds)):
             auctions.auction(kind, arbiter, self._distorted, named=self.bids == "machines")
@@ -90,11 +91,19 @@ class Themis:
 
     def standing(self, snapshot: Snapshot, app: int) -> AppStanding:
         """The status of an app, by its number, before the next auction."""
-        return app_status(replace(self._apps(snapshot), limit=inf), app)
+        return app_status(replace(self._apps(snapshot, columns=False), limit=inf), app)
 
-    def _apps(self, snapshot: Snapshot) -> Apps:
+    def _apps(self, snapshot: Snapshot, *, columns: bool) -> Apps:
+        """The apps of a snapshot, with ``columns`` those of one job in columns."""
         before = snapshot.carry if isinstance(snapshot.carry, ThemisCarry) else ThemisCarry(at=snapshot.now)
-        return Apps(snapshot, before, self.nothing, self.admit)
+        alone = single_positions(snapshot, before) if columns else np.zeros(0, dtype=np.intp)
+        rows = snapshot.columns.rows
+        return Apps(snapshot, before.with_objects(rows, rows[alone]), self.nothing, self.admit, alone)
+
+    @property
+    def _plain(self) -> bool:
+        """Whether apps of one job can be in columns: no option distorts, delays or seats them one by one."""
+        return self.bids == "count" and not self.noise and not self.lie and self.admit == inf
 
     def _distorted(self, agent: AppAgent, apps: Apps) -> AppAgent:
         """The agent with the experiment's random errors or lie."""

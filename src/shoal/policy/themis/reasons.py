@@ -96,11 +96,19 @@ def _given(award: Award, _: Invitation) -> float:
 
 def _by_job(auctions: AuctionRound, kind: int, number: Callable[[Award, Invitation], float]) -> tuple[Int64s, Floats]:
     """The jobs of an auction's apps that run on its kind or wait, and, for each, a number of its app."""
-    awards = {app: award for (app, k), award in auctions.awards.items() if k == kind}
-    members, invitation = [auctions.apps.members[app] for app in awards], auctions.invitations[kind]
-    jobs, numbers = np.concatenate(members), [float(number(award, invitation)) for award in awards.values()]
+    apps, invitation, side = auctions.apps, auctions.invitations[kind], auctions.sides[kind]
+    awards = {app: award for (app, k), award in auctions.awards.items() if k == kind and app in apps.members}
+    members = [apps.members[app] for app in awards]
+    numbers = [float(number(award, invitation)) for award in awards.values()]
+    takes_part, alone = np.flatnonzero(side.bidder >= 0), np.zeros(len(side.bidder))
+    for bidder in (False, True):
+        alone[side.bidder == bidder] = float(number(Award(0, 0, bidder), invitation))
+    for place, award in side.awards.items():
+        alone[place] = float(number(award, invitation))
+    jobs = np.concatenate([*members, side.singles.at[takes_part]])
+    by_job = np.concatenate([np.repeat(numbers, [len(own) for own in members]), alone[takes_part]])
     concerned = (auctions.kinds[jobs] == kind) | (auctions.gpus[jobs] == 0)
-    return jobs[concerned], np.repeat(numbers, [len(own) for own in members])[concerned]
+    return jobs[concerned], by_job[concerned]
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +162,7 @@ class _AuctionNumbers(Mapping[ReasonTemplate, tuple[NumberColumn, ...]]):
         column = np.zeros(len(self.auctions.gpus))
         for app, rho in self.auctions.rhos.items():
             column[self.auctions.apps.members[app]] = rho
+        column[self.auctions.apps.alone] = self.auctions.single_rhos
         return column
 
     def _requested(self) -> Floats:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 import numpy as np
 
-from shoal.core.arrays import Flags, Floats, Int8s, Int32s, Int64s
+from shoal.core.arrays import Flags, Floats, Indices, Int8s, Int32s, Int64s
 from shoal.core.topology import Placement
 from shoal.core.units import Seconds
 from shoal.perf.app_valuation import Use
@@ -20,9 +20,12 @@ from shoal.policy.base import round_end
 from shoal.policy.themis.agent import AppAgent, divided
 from shoal.policy.themis.apps import Apps
 from shoal.policy.themis.arbiter import Arbiter
-from shoal.policy.themis.bundle_seats import joined, seats_by_job, take_seats
+from shoal.policy.themis.bundle_seats import free_by_node, joined, seats_by_job, take_seats
 from shoal.policy.themis.carry import AppHistory, AppValuation, Lease, ThemisCarry
+from shoal.policy.themis.contest import OfferContest
 from shoal.policy.themis.protocol import AppReport, Award, GpuOffer, Level, Seats
+from shoal.policy.themis.single_auction import SingleBids, SingleSide
+from shoal.policy.themis.single_records import SingleCarry, SingleLeases
 
 Distortion: TypeAlias = Callable[[AppAgent, Apps], AppAgent]
 """An experiment's change to an agent."""
@@ -57,7 +60,8 @@ class Holding:
 class AuctionRound:
     """By position: GPUs given, their kind (−1: none), whether they belong on one node, and the ``current`` kind.
 
-    ``awards`` are by app and kind, ``invitations`` by kind, ``rhos`` by app.
+    ``awards`` are by app and kind, ``invitations`` by kind, ``rhos`` by app. Apps of one job are in columns:
+    ``sides`` by kind, ``single_rhos`` and ``single_leases``; of them only those that got something have an award.
     """
 
     apps: Apps
@@ -71,15 +75,17 @@ class AuctionRound:
     invitations: dict[int, Invitation] = field(default_factory=dict)
     rhos: dict[int, float] = field(default_factory=dict)
     histories: dict[int, AppHistory] = field(init=False)
-    current: list[int] = field(init=False)
+    sides: dict[int, SingleSide] = field(default_factory=dict)
+    single_rhos: Floats = field(init=False)
+    single_leases: SingleLeases = field(init=False)
 
     def __post_init__(self) -> None:
         count = len(self.apps.snapshot.columns)
         self.gpus = np.zeros(count, dtype=np.int32)
         self.kinds = np.full(count, -1, dtype=np.int8)
         self.one_node = np.zeros(count, dtype=bool)
-        self.current = self.apps.snapshot.columns.kind.tolist()
         self.histories = dict(self.apps.histories)
+        self.single_rhos = np.zeros(len(self.apps.singles))
         self.leases = self._running_leases()
 
     def _running_leases(self) -> dict[tuple[int, int], Lease]:
@@ -91,38 +97,47 @@ class AuctionRound:
                 for key, lease in before.leases.items()
                 if key[0] in self.apps.members
             }
+            self.single_leases = before.singles.leases.running(now, self.apps.singles.records.rows)
             return {key: lease for key, lease in known.items() if lease}
         # Without a carry, jobs are taken to have had a lease since they started.
+        begun_alone = SingleLeases.begun(columns, self.apps.alone, self.lease)
+        self.single_leases = begun_alone.running(now, columns.rows)
         begun: dict[tuple[int, int], list[tuple[int, Seconds]]] = {}
         for i in np.flatnonzero((columns.held > 0) & (columns.partner < 0)).tolist():
             end = float(columns.since[i]) + self.lease
-            if end > now:
+            if end > now and int(columns.app[i]) in self.apps.members:
                 begun.setdefault((int(columns.app[i]), int(columns.kind[i])), []).append((int(columns.held[i]), end))
         return {key: tuple(sorted(lease, key=lambda part: part[1])) for key, lease in begun.items()}
 
     def auction(self, kind: int, arbiter: Arbiter, distorted: Distortion, *, named: bool) -> None:
         """Give apps the GPUs of a kind that they keep, and auction the rest."""
-        holdings, offer = self._holdings_and_offer(kind)
+        side = self.sides[kind] = self._side(kind)
+        holdings, offer = self._holdings_and_offer(kind, side)
         sizes = self._sizes(kind, holdings) if offer.gpus else {}
         wanting = {app: more for app, more in sizes.items() if more and more[0] <= offer.gpus}
         reports = [AppReport(app, self._rho(app, kind, holdings.get(app)), more) for app, more in wanting.items()]
-        if reports:
-            invited = arbiter.invited(reports, len(self.apps.members))
-            agents = {app: self._agent(app, kind, holdings.get(app)) for app in wanting if app in invited}
+        singles = self._single_reports(side, offer)
+        contest = OfferContest(offer, reports, side, singles, self.single_rhos[singles], arbiter, self.apps.count)
+        if len(contest):
+            agents = {app: self._agent(app, kind, holdings.get(app)) for app in contest.own_bidders}
             bidders = {app: distorted(agent, self.apps) for app, agent in agents.items()}
-            bids = [agent.bid_machines(offer) if named else agent.bid(offer) for agent in bidders.values()]
+            bids = {app: agent.bid_machines(offer) if named else agent.bid(offer) for app, agent in bidders.items()}
             snapshot = self.apps.snapshot
             rng = np.random.default_rng([snapshot.seed, snapshot.cycle, kind])
-            settled = arbiter.settle(offer, bids, [r for r in reports if r.app not in invited], rng)
-            self.invitations[kind] = Invitation(len(bids), min(self.rhos[app] for app in bidders), offer.gpus)
+            settled = contest.settle(bids, self._single_bids(side, contest.single_bidders, offer), rng)
+            self.invitations[kind] = Invitation(contest.bidders, contest.lowest_rho, offer.gpus)
             self.awards |= {(app, kind): award for app, award in settled.awards.items()}
+            places, single = side.singles.places(list(settled.awards))
+            each = zip(places.tolist(), single.tolist(), settled.awards.values(), strict=True)
+            side.awards.update({place: award for place, alone, award in each if alone})
             for app, bidder in bidders.items():
                 self._record(app, bidder, agents[app])
         given = {app for (app, k), award in self.awards.items() if k == kind and award.gpus}
-        for app in sorted(given | {app for app, k in self.leases if k == kind}):
+        for app in sorted(given & self.apps.members.keys() | {app for app, k in self.leases if k == kind}):
             holding = holdings.get(app) or self._holding(app, kind, 0)
             if holding is not None:
                 self._divide(app, kind, holding)
+        self._divide_singles(kind, side)
 
     def ends(self) -> Floats:
         """By position the end of the app's first lease on the job's kind; infinity for a job without GPUs."""
@@ -130,13 +145,18 @@ class AuctionRound:
         for (app, kind), lease in self.leases.items():
             jobs = self.apps.members[app]
             ends[jobs[self.kinds[jobs] == kind]] = lease[0][1]
+        leases = self.single_leases
+        at = np.searchsorted(self.apps.snapshot.columns.rows, leases.rows)
+        runs = np.flatnonzero(self.kinds[at] == leases.kind)[::-1]  # the first of a job's leases last
+        ends[at[runs]] = leases.end[runs]
         return ends
 
     def review_at(self) -> Seconds:
         """The end of the first lease; infinity if no job could use more GPUs than it has."""
         columns = self.apps.snapshot.columns
         wants = (self.gpus == 0) | ((self.gpus < columns.max_gpus) & (columns.min_gpus < columns.max_gpus))
-        return min((lease[0][1] for lease in self.leases.values()), default=inf) if wants.any() else inf
+        ends = min((lease[0][1] for lease in self.leases.values()), default=inf)
+        return min(ends, float(self.single_leases.end.min(initial=inf))) if wants.any() else inf
 
     def next_carry(self) -> ThemisCarry:
         """The carry for the next decision."""
@@ -146,37 +166,36 @@ class AuctionRound:
         for array in (done, total, pace):
             array.flags.writeable = False
         app_seconds, app = apps.before.app_seconds_at(now), columns.app.astype(np.intp)
-        rows, most, live = columns.rows, columns.max_gpus, len(apps.members)
+        rows, most = columns.rows, columns.max_gpus
         by_job = (rows, app, most, done, total, pace)
-        return ThemisCarry(now, live, app_seconds, self.histories, self.leases, *by_job, apps.gpu_ranges)
+        cluster, singles = apps.snapshot.cluster, apps.singles
+        known = (singles.records.sealed(), self.single_leases, singles.rates)
+        carried = SingleCarry(*known, apps.snapshot.perf, cluster.capacity, cluster.node_size)
+        apart = (self.histories, self.leases, *by_job, apps.gpu_ranges, carried)
+        return ThemisCarry(now, apps.count, app_seconds, *apart)
 
     def _until(self) -> Seconds:
         """Return the end of a lease given now: in the first half of a lease period its end, later the next one's."""
         return round_end(self.apps.snapshot.now + 0.5 * self.lease, self.lease)
 
-    def _holdings_and_offer(self, kind: int) -> tuple[dict[int, Holding], GpuOffer]:
+    def _holdings_and_offer(self, kind: int, side: SingleSide) -> tuple[dict[int, Holding], GpuOffer]:
         """The holdings of apps with a lease on GPUs of a kind, and the offer of the rest."""
-        snapshot = self.apps.snapshot
-        cluster, columns, free = snapshot.cluster, snapshot.columns, dict(enumerate(snapshot.free_gpus.node_free))
-        free = {n: free[n] for n, k in enumerate(cluster.node_kind) if k == kind and n not in cluster.down}
-        holdings = self._holdings(kind)
+        snapshot, columns = self.apps.snapshot, self.apps.snapshot.columns
+        holdings = self._holdings(kind, side)
         held = np.zeros(len(columns), dtype=np.int64)
+        held[side.singles.at] = side.kept
         for holding in holdings.values():
             held[holding.jobs] = holding.counts
-        for i in np.flatnonzero((columns.held > held) & (columns.kind == kind)).tolist():
-            seats, partner = snapshot.placement(i), columns.partner.item(i)
-            # GPUs that two jobs share are freed once.
-            if seats is not None and not (partner >= 0 and 0 <= snapshot.position_of(partner) < i):
-                leaves = seats.gpus - min(int(held[i]), seats.gpus)
-                for node, count in sorted(seats.seats, key=lambda seat: seat[1]) if leaves else ():
-                    free[node] = free.get(node, 0) + min(count, leaves)
-                    leaves -= min(count, leaves)
+        free = free_by_node(snapshot, kind, self.apps.node_kind, held)
         more = np.maximum(held - np.where(columns.kind == kind, columns.held, 0), 0)
-        joining = set(columns.app[more > 0].tolist())
-        for app, holding in holdings.items():
-            if app in joining:
-                holdings[app] = replace(holding, spare=take_seats(free, int(more[holding.jobs].sum())).seats)
-            take_seats(free, holding.reserved)
+        needs = {app: holding.reserved for app, holding in holdings.items() if holding.reserved}
+        for app in sorted(needs.keys() | set(columns.app[more > 0].tolist())):
+            joining = int(more[columns.app == app].sum())
+            spare = take_seats(free, joining).seats
+            if joining and app in holdings:
+                holdings[app] = replace(holdings[app], spare=spare)
+            take_seats(free, needs.get(app, 0))
+        cluster = snapshot.cluster
         offered = tuple((n, cluster.nodes[n].rack, gpus) for n, gpus in free.items() if gpus)
         return holdings, GpuOffer(kind, offered, self._until())
 
@@ -192,12 +211,23 @@ class AuctionRound:
                 sizes[app] = self.apps.use(kind, jobs).beyond(0)
         return sizes
 
-    def _holdings(self, kind: int) -> dict[int, Holding]:
+    def _holdings(self, kind: int, side: SingleSide) -> dict[int, Holding]:
         """Return the holdings of apps under lease; leased GPUs that were lost are replaced by idle ones if possible."""
         columns = self.apps.snapshot.columns
         here = np.where((columns.kind == kind) & (columns.partner < 0), columns.held, 0)
         idle, holdings = self.apps.snapshot.cluster.capacity[kind] - int(here.sum()), {}
-        for app in sorted(app for app, k in self.leases if k == kind):
+        leasing = np.flatnonzero(side.open & (side.leased > 0))
+        side.keep(leasing, side.leased[leasing])
+        # An app that holds all that it leases needs none of the idle GPUs.
+        short = leasing if idle < 0 else leasing[side.leased[leasing] > side.here[leasing]]
+        single = dict(zip(side.singles.records.app[short].tolist(), short.tolist(), strict=True))
+        for app in sorted([*(app for app, k in self.leases if k == kind), *single]):
+            n = single.get(app)
+            if n is not None:
+                held = side.here.item(n)
+                side.keep(short[short == n], np.array([min(side.leased.item(n), held + idle)]))
+                idle -= max(side.kept.item(n) - held, 0)
+                continue
             jobs, leased = self.apps.members[app], sum([gpus for gpus, _ in self.leases[app, kind]])
             held = int(here[jobs[0]] if len(jobs) == 1 else here[jobs].sum())
             holding = self._holding(app, kind, min(leased, held + idle))
@@ -215,7 +245,7 @@ class AuctionRound:
             if self.kinds[i] < 0 and gpu_range(i, kind)[0] and not self._keeps_elsewhere(i, app, kind)
         ]
         if len(jobs) > 1:
-            jobs.sort(key=lambda i: (self.current[i] != kind, i))
+            jobs.sort(key=lambda i: (self.apps.current[i] != kind, i))
         return jobs
 
     def _holding(self, app: int, kind: int, leased: int) -> Holding | None:
@@ -233,7 +263,7 @@ class AuctionRound:
         return Holding(jobs, use, used, counts, max(reserved, 0))
 
     def _keeps_elsewhere(self, i: int, app: int, kind: int) -> bool:
-        current = self.current[i]
+        current = self.apps.current[i]
         return current not in (-1, kind) and (app, current) in self.leases
 
     def _counts(self, kind: int, jobs: Sequence[int], gpus: int) -> Int64s:
@@ -314,6 +344,64 @@ class AuctionRound:
         lease = (*kept, *(((won, self._until()),) if won else ()))
         if lease:
             self.leases[app, kind] = lease
+
+    def _side(self, kind: int) -> SingleSide:
+        """The apps of one job before the auction of a kind."""
+        singles, columns, leases = self.apps.singles, self.apps.snapshot.columns, self.single_leases
+        at, current = singles.at, columns.kind[singles.at]
+        leased = np.zeros((len(singles), len(self.apps.snapshot.cluster.kinds)), dtype=np.int64)
+        np.add.at(leased, (singles.records.rows.searchsorted(leases.rows), leases.kind), leases.gpus)
+        elsewhere = (current >= 0) & (current != kind) & (leased[np.arange(len(at)), current] > 0)
+        here = np.where((current == kind) & (columns.partner[at] < 0), columns.held[at], 0).astype(np.int64)
+        return SingleSide.of(singles, kind, (self.kinds[at] < 0) & ~elsewhere, leased[:, kind], here)
+
+    def _single_reports(self, side: SingleSide, offer: GpuOffer) -> Indices:
+        """The apps of one job that could use GPUs of an offer; those that were never valued are, and all report ρ."""
+        first = side.first
+        wanting = np.flatnonzero((first > 0) & (first <= offer.gpus))
+        records = self.apps.singles.records
+        self._value(side, wanting[records.valued[wanting] < 0])
+        wait = self._until() - self.apps.snapshot.now
+        self.single_rhos[wanting] = self.apps.singles.rho(wanting, wait, side.kept[wanting])
+        side.bidder[wanting] = 0
+        return wanting
+
+    def _single_bids(self, side: SingleSide, bidders: Indices, offer: GpuOffer) -> SingleBids:
+        """The bids of apps of one job, which are valued anew."""
+        self._value(side, bidders)
+        side.bidder[bidders] = 1
+        return side.bids(bidders, offer, self.apps.snapshot.cluster.node_size[side.kind], self.apps.nothing)
+
+    def _value(self, side: SingleSide, which: Indices) -> None:
+        if len(which):
+            side.singles.value(which, side.kind, self.apps.learned_by)
+
+    def _divide_singles(self, kind: int, side: SingleSide) -> None:
+        """Give the jobs of apps of one job what they keep and won, and record their leases."""
+        apps, columns, leases = self.apps.singles, self.apps.snapshot.columns, self.single_leases
+        awards = {place: award for place, award in side.awards.items() if award.gpus}
+        holds = side.open & (side.leased > 0)
+        counts, at = side.kept.copy(), apps.at
+        if awards:
+            won = np.array(list(awards), dtype=np.intp)
+            gpus = np.array([award.gpus for award in awards.values()], dtype=np.int64)
+            near = np.array([award.level is Level.MACHINE for award in awards.values()])
+            counts[won] = side.used(won, side.kept[won] + gpus)
+            running = np.where(columns.kind[at[won]] == kind, columns.held[at[won]], 0)
+            self.one_node[at[won]] = (counts[won] > running) & (counts[won] > 1) & near
+            holds[won] = True
+        given = np.flatnonzero(holds)
+        self.gpus[at[given]] = counts[given]
+        given = given[counts[given] > 0]
+        self.kinds[at[given]] = kind
+        here = np.flatnonzero(leases.kind == kind)
+        owner = apps.records.rows.searchsorted(leases.rows[here])
+        cut = holds[owner] & (side.leased[owner] > side.kept[owner])
+        if cut.any():
+            self.single_leases = leases = leases.trimmed(here[cut], side.kept[owner[cut]])
+        if awards:
+            rows, until = apps.records.rows[won], np.full(len(won), self._until())
+            self.single_leases = leases.joined(SingleLeases(rows, np.full(len(won), kind), gpus, until))
 
     def _pin(self, holding: Holding, counts: Int64s, seats: Seats) -> None:
         """Pin the further GPUs that jobs are given, beyond those they keep, to seats of the bundle.
