@@ -1,20 +1,24 @@
 """The present state of a cluster, folded from its journal. The journal is only read, also while it is being written."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from math import inf
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+
+from shoal.core.commands import Decided
 from shoal.core.errors import JournalError
-from shoal.core.events import NodeJoined, NodeReturned
+from shoal.core.events import EventBatch, NodeJoined, NodeReturned
 from shoal.core.job import JobSpec
+from shoal.core.reasons import STOPPING
 from shoal.core.topology import Node
 from shoal.core.units import Seconds
 from shoal.engine.replay import Scheduler, fold
 from shoal.engine.state_image import image_of, renumbered, restore
 from shoal.forecast.fork import Fork
-from shoal.forecast.history import NextReview
 from shoal.scenario.scenario import Scenario
 from shoal.sim.truth import RestartCost
 from shoal.store.codec import HEADER, Header, Record
@@ -22,6 +26,9 @@ from shoal.store.journal import JournalFile
 
 Source: TypeAlias = Path | Sequence[Record]
 """A journal: the path of its file, or its records."""
+
+_STOPPING = np.array([STOPPING.code], dtype=np.uint8)
+"""A journal does not hold the last verdicts, so a job may have been waiting for a run to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +52,7 @@ class Present:
 def read_present(source: Source, now: Seconds, *, added: Sequence[Node] = (), most: int | None = None) -> Present:
     """Fold a journal, or its first ``most`` records, up to ``now``; then the ``added`` nodes join, up."""
     scenario = Scenario.of_settings(_last_settings(source, most))
-    review, scheduler = NextReview(), scenario.make_scheduler()
+    review, scheduler = _NextReview(), scenario.make_scheduler()
     state = fold(review.read(islice(_records(source), most)), scheduler.state)
     for index, node in enumerate(added, len(state.topology.nodes)):
         joined = NodeJoined(state.now, index, node.name, node.kind, node.gpus, node.rack)
@@ -78,3 +85,21 @@ def _last_settings(source: Source, most: int | None) -> Mapping[str, Any]:
         raise JournalError("a journal must begin with its header")
     settings: Mapping[str, Any] = headers[-1]
     return settings
+
+
+@dataclass(slots=True)
+class _NextReview:
+    """The time of the next review after the ``records`` read: −∞ if a decision is due already."""
+
+    at: Seconds = inf
+    records: int = 0
+
+    def read(self, records: Iterable[Record]) -> Iterator[Record]:
+        """Yield the same records, and keep the time up to date."""
+        for record in records:
+            self.records += 1
+            if isinstance(record, Decided):
+                self.at = record.review_at
+            elif not isinstance(record, EventBatch) or record.calls_for_decision(self.at, _STOPPING):
+                self.at = -inf  # until the decision is read
+            yield record
