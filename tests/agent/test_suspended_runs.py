@@ -11,9 +11,9 @@ from tests.agent.conftest import Site, keeper_of, marked, server_of, until
 from tests.agent.conftest import order as order_of
 
 from shoal.agent import devices
+from shoal.agent.machine import suspension_ability
 from shoal.agent.node_state import Actions, NodeState, Prepare, StartRanks
 from shoal.agent.processes import all_processes, descendants, find_process
-from shoal.agent.suspension_ability import suspension_ability
 from shoal.wire.messages import PROTOCOL, AgentOrders, RunOrder, SuspensionReport
 
 

@@ -30,7 +30,7 @@ from shoal.agent.job_logs import LogLimiter
 from shoal.agent.keeper_handle import KeeperHandle, KeeperMessage, KeeperServerHandle, KeeperServers
 from shoal.agent.lease_files import LEASE_SECONDS, LeaseFiles
 from shoal.agent.log_answers import LogAnswers
-from shoal.agent.machine import with_machine
+from shoal.agent.machine import CUDA_CHECKPOINT, suspension_ability, with_machine
 from shoal.agent.node_run import Key
 from shoal.agent.node_state import (
     Actions,
@@ -50,7 +50,6 @@ from shoal.agent.run_process import adopt_orphans
 from shoal.agent.sessions import AgentSessions
 from shoal.agent.shipped_code import CodeFetched, CodeFetcher
 from shoal.agent.stop_signals import StopSignals
-from shoal.agent.suspension_ability import CUDA_CHECKPOINT, suspension_ability
 from shoal.agent.takeover import TakenRuns, take_over
 from shoal.agent.tenant_users import choose_users
 from shoal.agent.workspace import Workspace
