@@ -194,7 +194,7 @@ def test_a_program_whose_shell_the_warning_ended_keeps_the_grace(
 
 
 def test_what_a_program_leaves_that_ends_by_itself_is_killed_at_once(what: dict[str, Any], tmp_path: Path) -> None:
-    script = f'sh -c "{DEAF}" & trap "exit 0" TERM; wait'
+    script = f'trap "exit 0" TERM; sh -c "{DEAF}" & wait'  # the trap first: the child may be up before the next command
     run = {**what, "argv": ["bash", "-c", script], "ranks": what["ranks"][:1]}
     with subprocess.Popen(KEEPER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
