@@ -1,6 +1,8 @@
 """The GPUs that an engine is asked for: those that jobs lack after a decision, or that their goodput makes worth it."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -19,11 +21,14 @@ from shoal.core.reasons import (
     ReasonTemplate,
 )
 from shoal.core.snapshot import Snapshot
+from shoal.core.topology import Placement
 from shoal.live import growth
 from shoal.live.growth import wished_gpus
 from shoal.live.views import LastDecision
+from shoal.policy.pollux.autoscaling import Need, NodeOffer, ValueRule
 from shoal.policy.pollux.policy import Pollux
 from shoal.testing.builders import job, snapshot
+from shoal.workload.schema import Job
 
 
 def report(network: float) -> GoodputReport:
@@ -107,24 +112,66 @@ def test_a_running_elastic_job_lacks_what_it_asks_for_and_was_not_granted() -> N
     assert wished(few, a=2, b=2) == {}, "it has more than it asks for"
 
 
-def test_a_job_that_starts_now_lacks_gpus_of_its_fastest_kind() -> None:
-    rows = [job("a", gpus=4, min_gpus=1, max_gpus=4, kinds=("p100",)), job("b", gpus=2, kinds=("p100",))]
+def test_a_job_that_starts_now_lacks_gpus_of_its_fastest_kind_unless_it_is_granted_another() -> None:
+    rows = [job("a", gpus=2), job("b", gpus=4, min_gpus=1, max_gpus=4, kinds=("p100",)), job("c", gpus=3)]
     seen = snapshot(rows, "k80:1x4,p100:1x4")
-    assert wished(seen, a=2, b=2) == {"p100": 2}
+    assert wished(seen, a=2, b=2) == {"k80": 1}, "c asks for 3; 2 of b's kind are free for b"
+    assert wished(seen, a=Grant(2, kind="p100"), b=2) == {"p100": 2}, "and 4 of c's kind for c"
+
+
+def test_a_running_job_lacks_gpus_of_the_kind_it_holds() -> None:
+    rows = [job("a", gpus=4, min_gpus=1, max_gpus=4), job("b", gpus=3, kinds=("p100",))]
+    held: dict[str, int | Placement] = {"a": Placement(((1, 1),)), "b": 3}
+    assert wished(snapshot(rows, "k80:1x4,p100:1x4", held=held), a=1, b=3) == {"p100": 3}
+
+
+def test_a_job_that_no_kind_can_hold_wishes_for_nothing_and_those_after_it_do() -> None:
+    rows = [job("a", gpus=5), job("b", gpus=3, kinds=("p100",)), job("c", gpus=2, kinds=("p100",))]
+    assert wished(snapshot(rows, "k80:1x4,p100:1x4")) == {"p100": 1}, "no kind has the five GPUs of a"
 
 
 def test_needs_of_only_so_many_running_jobs_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [job(f"j{n}", gpus=2, min_gpus=1, max_gpus=4) for n in range(4)]
-    seen = snapshot(rows, "k80:1x4", held=dict.fromkeys((row.id for row in rows), 1))
+    rows = [job("full", gpus=1), *(job(f"j{n}", gpus=2, min_gpus=1, max_gpus=4) for n in range(3))]
     granted = dict.fromkeys((row.id for row in rows), 1)
-    assert wished(seen, **granted) == {"k80": 4}
-    monkeypatch.setattr(growth, "_MOST_LOOKED_AT", 3)
+    seen = snapshot(rows, "k80:1x4", held=granted)
     assert wished(seen, **granted) == {"k80": 3}
+    monkeypatch.setattr(growth, "_MOST_LOOKED_AT", 2)
+    assert wished(seen, **granted) == {"k80": 2}, "those of jobs that can use no more do not count"
+
+
+def adaptive(most: int = 64, submitted: float = 0.0) -> Job:
+    limits = (128, 4096, 32, 1024)
+    return job("a", submitted, 1, work=5e6, min_gpus=1, max_gpus=most, model="cifar10", batch_size=128, limits=limits)
 
 
 def test_an_adaptive_job_that_has_reported_nothing_wishes_for_nothing() -> None:
-    one = job(
-        "a", 0.0, 1, work=5e6, min_gpus=1, max_gpus=64, model="cifar10", batch_size=128, limits=(128, 4096, 32, 1024)
-    )
-    seen = snapshot([one], "t4:1x4", knowledge="online", now=3600.0, held={"a": 4})
+    seen = snapshot([adaptive()], "t4:1x4", knowledge="online", now=3600.0, held={"a": 4})
     assert wished(seen, a=4) == {}
+
+
+def seen_with(one: Job, granted: int, now: float = 3600.0) -> Snapshot:
+    seen = snapshot([one], "t4:4x4", knowledge="online", now=now, held={"a": granted})
+    return replace(seen, reports={seen.register.numbers["a"]: report(0.05)})
+
+
+def test_an_adaptive_job_wishes_for_what_the_value_of_waiting_time_makes_worth_renting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def wanted(*given: Any) -> Any:
+        asked.append(given)
+        return None if len(asked) == 3 else (0, SimpleNamespace(rented=20 if len(asked) == 1 else 2))
+
+    monkeypatch.setattr(growth, "wanted", wanted)
+    seen = seen_with(adaptive(most=10, submitted=600.0), 4)
+    assert wished(seen, a=4) == {"t4": 4}, "16 more, less 12 that are free"
+    ((rule, need, offers, age),) = asked
+    assert rule == ValueRule()
+    assert need == Need(seen.specs[0], seen.report(0), rented=4)
+    assert (offers, age) == ([NodeOffer("t4", 4, 3)], 3000.0)
+    assert wished(seen, a=4) == {}, "fewer than it has are not wished for"
+    full = snapshot([adaptive(), job("b", gpus=12)], "t4:4x4", knowledge="online", held={"a": 4, "b": 12})
+    full = replace(full, reports={0: report(0.05)})
+    assert wished(full, a=4, b=12) == {}, "none is worth it"
+    assert len(asked) == 3

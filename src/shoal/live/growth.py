@@ -38,6 +38,8 @@ def wished_gpus(last: LastDecision | None) -> dict[str, int]:
         wished[kind] = wished.get(kind, 0) + int(columns.gpus[i])
     runs = verdicts.gpus > 0
     kinds = np.where(columns.held > 0, columns.kind, columns.speeds.argmax(axis=1))
+    if verdicts.kinds is not None:
+        kinds = np.where(verdicts.kinds >= 0, verdicts.kinds, kinds)
     for i in np.flatnonzero(runs & (columns.max_gpus > verdicts.gpus))[:_MOST_LOOKED_AT].tolist():
         if i not in kept and verdicts.codes[i] not in _OTHER_RULES:
             kind = int(kinds[i])
