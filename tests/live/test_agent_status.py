@@ -90,12 +90,14 @@ def test_a_new_node_is_down_with_an_agent_of_the_first_generation_that_has_repor
 
 
 def test_a_removed_node_is_forgotten_with_its_agent_and_its_generation_rises() -> None:
-    it = agents()
+    it = agents(3)
     it.add(gang(), "n0", 0, 1.0)
     it.nodes[0].up = it[0].up = True
+    others = [*it.nodes[1:], *it.of_nodes[1:]]
     it.set_node(0, generation=9)
+    assert [id(one) for one in (*it.nodes[1:], *it.of_nodes[1:])] == [id(one) for one in others]
     assert (it.nodes[0].up, it.nodes[0].gangs, it[0].gangs, it[0].up) == (False, {}, {}, False)
-    assert [(one.node, one.generation) for one in it.of_nodes] == [(0, 9), (1, 1)]
+    assert [(one.node, one.generation) for one in it.of_nodes] == [(0, 9), (1, 1), (2, 1)]
 
 
 def test_in_pilot_mode_the_agent_of_a_node_serves_each_part_there() -> None:
