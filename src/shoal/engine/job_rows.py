@@ -32,7 +32,7 @@ _SEEN = frozenset(int(state) for state in JobState if state.live and state not i
 """The states of jobs that policies see."""
 
 _FEW_UNSERVED = 16
-"""Up to so many unserved jobs are found by their slots; finding more takes longer than comparing two columns."""
+"""Most unserved jobs that are found by their slots; with more of them comparing two columns is faster."""
 
 
 class JobRows:
