@@ -18,6 +18,7 @@ from shoal.solve.consolidation import (
     water_filled,
 )
 from shoal.solve.linear_objectives import TimeShares, alone, fifo, maximise_throughput, shortest_job_first
+from shoal.solve.linear_program import LpSession, Program
 from shoal.solve.priced_shares import MANY, most_gain
 from shoal.solve.prices.paths import Proportional
 from shoal.solve.ratio_program import cheapest
@@ -126,12 +127,22 @@ def test_the_shortest_of_many_jobs_has_its_fastest_type_though_others_gain_more(
     assert answer.shares[:, 0].sum() == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("jobs", [5_000, 20_000])
-def test_many_different_jobs_are_served_up_to_the_bound_of_their_prices(jobs: int) -> None:
-    chance = np.random.default_rng(jobs)
-    gangs = chance.choice([1.0, 2.0, 4.0, 8.0], jobs)
-    speed = chance.uniform(0.5, 4.0, (jobs, 3)) * gangs[:, None]
-    answer = fifo(speed, gangs, np.full(3, jobs / 2.0), np.arange(jobs))
+@pytest.mark.parametrize("speeds", ["drawn", "equal", "restricted", "one type"])
+def test_many_different_jobs_are_served_by_small_programs(speeds: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance, jobs = np.random.default_rng(4), 10 * MANY
+    gangs, types = chance.choice([1.0, 2.0, 4.0, 8.0], jobs), 1 if speeds == "one type" else 3
+    per_gpu = chance.uniform(0.5, 4.0, (jobs, types)) if speeds == "drawn" else np.ones((jobs, types))
+    if speeds == "restricted":
+        per_gpu[:, 1:] *= chance.random((jobs, 2)) < 0.6
+    rows, loaded = [], LpSession.__init__
+
+    def counted(session: LpSession, program: Program) -> None:
+        rows.append(len(program.lower))
+        loaded(session, program)
+
+    monkeypatch.setattr(LpSession, "__init__", counted)
+    answer = fifo(per_gpu * gangs[:, None], gangs, np.full(types, jobs / 2.0), np.arange(jobs))
     assert answer.status == "optimal"
     assert answer.gap <= priced_shares.GOAL
-    assert ((answer.shares > 1e-9) & (answer.shares < 1 - 1e-9)).sum() <= 6
+    assert ((answer.shares > 1e-9) & (answer.shares < 1 - 1e-9)).sum() <= 2 * types
+    assert sum(rows) < jobs / 4

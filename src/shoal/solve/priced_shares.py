@@ -33,6 +33,11 @@ _DOUBTFUL = 600
 """Groups of equal jobs in the first linear program; twice as many each time where one does not reduce the gap tenfold.
 Up to this number are solved without a sample."""
 _PROGRAMS = 12
+_TIED = 3e-10
+"""Activities of a job whose gains less price differ by less, as a fraction of the largest gain, are equally good."""
+_GOLDEN = 0.6180339887498949
+_BALANCED = 8
+"""Turns in which tied activities are moved from the rows that they would fill first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +89,17 @@ def most_gain(activities: Activities, gain: Floats, whole: int | None = None) ->
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """By group the activity of most gain less price (−1: it idles), that difference, and how firm the choice is.
+    """By group the most gain less price of an activity, whether it runs, and how firm that is; its best activities.
 
-    ``firm`` is the least change of prices per GPU that changes the choice.
+    ``firm`` is the least change of prices per GPU that changes the choice. ``tied`` are the activities that are equally
+    good, ``first`` the place in ``tied`` of each group's first.
     """
 
-    activity: Indices
     worth: Floats
+    runs: Flags
     firm: Floats
+    tied: Indices
+    first: Indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +148,30 @@ class _GroupMarket:
         start = np.searchsorted(self.group, np.arange(len(self.counts)))
         worth = self.gain - self.need @ prices
         most = np.maximum.reduceat(worth, start)
-        equal = np.flatnonzero(worth == most[self.group])
-        first = equal[np.searchsorted(self.group[equal], np.arange(len(most)))]
-        worth[first] = -np.inf
-        second = np.maximum(np.maximum.reduceat(worth, start), 0.0)
-        firm = np.where(most > 0, most - second, -most) / self.width[start]
+        tied = np.flatnonzero(worth >= most[self.group] - _TIED * float(self.gain.max()))
+        worth[tied] = -np.inf
+        others = np.maximum(np.maximum.reduceat(worth, start), 0.0)
+        firm = np.where(most > 0, most - others, -most) / self.width[start]
         firm[self.whole] = np.inf
-        return _Choice(np.where((most > 0) | self.whole, first, -1), most, firm)
+        first = np.searchsorted(self.group[tied], np.arange(len(self.counts)))
+        return _Choice(most, (most > 0) | self.whole, firm, tied, first)
+
+    def _balanced(self, choice: _Choice) -> Indices:
+        """One of the tied activities of each group, so that groups that run use all rows in common in like parts."""
+        tied, first = choice.tied, choice.first
+        owner, need = self.group[tied], self.need[tied]
+        room, many = self.capacity.copy(), np.where(choice.runs, self.counts, 0.0)[owner]
+        for _ in range(_BALANCED):
+            part = np.where(need > 0, room, np.inf).min(axis=1)
+            total = np.add.reduceat(part, first)
+            room *= self.capacity / np.maximum((many * part / total[owner]) @ need, 1e-3 * self.capacity)
+            room /= room.max()
+        end = np.cumsum(part)
+        # Multiples of the golden ratio are even at every length, so the groups taken first are spread alike.
+        goal = (end - part)[first] + total * (np.arange(len(total)) * _GOLDEN % 1.0)
+        at = np.searchsorted(end, goal, side="right")
+        found: Indices = tied[np.clip(at, first, np.append(first[1:], len(tied)) - 1)]
+        return found
 
     def _sample(self) -> "_GroupMarket":
         """Every fourth group in order of gain per GPU, with its part of the rows in common."""
@@ -170,11 +195,18 @@ class _GroupMarket:
     def _improved(self, prices: Floats, doubtful: int) -> PricedShares | None:
         """The gain with all groups but the most doubtful settled by these prices; None where the program fails."""
         choice = self._choice(prices)
-        firmest = np.argsort(-choice.firm, kind="stable")
-        chosen = choice.activity[firmest]
+        activity, firm = choice.tied[choice.first], choice.firm
+        # Groups between tied activities are in doubt too. Where all jobs are as fast on one type as on another, most
+        # are tied whatever the prices: some of them stay in doubt.
+        loose = np.flatnonzero(choice.runs & (np.diff(choice.first, append=len(choice.tied)) > 1) & ~self.whole)
+        if len(loose) > doubtful:
+            activity, loose = self._balanced(choice), loose[:: -(-len(loose) // doubtful)]
+        firm[loose] = -1.0
+        firmest = np.argsort(-firm, kind="stable")
+        chosen = np.where(choice.runs, activity, -1)[firmest]
         used = np.cumsum(np.where(chosen >= 0, self.counts[firmest], 0.0)[:, None] * self.need[chosen], axis=0)
         fits = int((used <= self.capacity).all(axis=1).argmin()) if (used[-1] > self.capacity).any() else len(used)
-        settled = max(min(fits, len(used) - doubtful), 0)
+        settled = max(min(fits, len(used) - doubtful - len(loose)), 0)
         x, kept = np.zeros(len(self.group)), chosen[:settled]
         x[kept[kept >= 0]] = self.counts[self.group[kept[kept >= 0]]]
         left = self.capacity - (used[settled - 1] if settled else 0.0)
