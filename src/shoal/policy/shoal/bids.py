@@ -39,7 +39,7 @@ class Offers:
 class Sold:
     """By job: GPUs granted, kind (that of its best option without any), GPUs it wants, bid for a GPU, price of one.
 
-    ``seats`` are by job served; of thousands of jobs those that surely stay are left out. ``gap`` is how far the choice
+    ``seats`` are by job served; of thousands of jobs those that stay are left out. ``gap`` is how far the choice
     may be below the best; ``verdicts`` are those of jobs that are or were suspended.
     """
 
@@ -157,7 +157,7 @@ def _sold_core(snapshot: Snapshot, table: RateTable, offers: Offers) -> Sold:
         wanted,
         np.where(offered, density[best], -np.inf),
         found.prices[kinds],
-        found.seats,
+        {job: seats for job, seats in found.seats.items() if not stays[found.picks[job]]},
         found.gap,
         {},
     )

@@ -38,6 +38,7 @@ class Prospects:
     """By job its rate on its fastest option, on the even share and on its promised share; 0 where it cannot run.
 
     ``area``: the least GPU-seconds for a unit of its work. ``measured``: whether its rates are more than a guess.
+    ``claimants``: the number of each job's claimant; None if each job is its own.
     """
 
     fastest: Floats
@@ -45,6 +46,41 @@ class Prospects:
     promised: Floats
     area: Floats
     measured: Flags | bool
+    claimants: Indices | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableProspects:
+    """Prospects by a table of rates, and the values by which a later snapshot checks which are still valid.
+
+    ``values`` are ``fastest``, ``even``, ``promised`` and ``area`` × jobs; ``shares`` the even share and, by job, the
+    promised one (None if all are even); ``capacity`` is by kind. ``whole`` is False where options were left out.
+    """
+
+    values: Floats
+    shares: tuple[float, Floats | None]
+    capacity: tuple[int, ...]
+    whole: bool
+    known: Flags
+    claimants: Indices | None
+
+    @property
+    def prospects(self) -> Prospects:
+        """The prospects themselves."""
+        fastest, even, promised, area = self.values
+        return Prospects(fastest, even, promised, area, self.known, self.claimants)
+
+    def valid(self, origin: Indices, shares: tuple[float, Floats | None], capacity: tuple[int, ...]) -> Flags:
+        """Whether the values of a job at its position ``origin`` here (−1: none) are those for these shares."""
+        even, promised = shares
+        before, before_promised = self.shares
+        if not self.whole or before != even or self.capacity != capacity:
+            return np.zeros(len(origin), dtype=bool)
+        kept: Flags = origin >= 0
+        if promised is not None and before_promised is not None:
+            kept &= before_promised[origin] == promised
+            return kept
+        return kept if promised is before_promised else np.zeros(len(origin), dtype=bool)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,9 +103,8 @@ def claims(snapshot: Snapshot, traits: Int32s, ahead: Prospects, *, length: floa
     soonest = np.divide(left, ahead.fastest, out=np.ones(len(left)), where=able)
     even = np.where(ahead.even > 0, ahead.even, 1.0)
     evenly: Floats = left / even
-    together = _claimants(snapshot, traits)
-    if together is not None:
-        evenly = np.bincount(together, weights=evenly).astype(np.float64)[together]
+    if ahead.claimants is not None:
+        evenly = np.bincount(ahead.claimants, weights=evenly).astype(np.float64)[ahead.claimants]
     late = _lateness(snapshot, left, soonest, ahead.promised, known)
     power = np.where(known, length, TUNING.unknown_length)
     places = _places(np.where(snapshot.columns.held > 0, TUNING.nearer * evenly, evenly))
@@ -107,27 +142,43 @@ def rigid_prospects(snapshot: Snapshot, traits: Int32s) -> Prospects:
     """Prospects of rigid jobs on one kind."""
     columns = snapshot.columns
     speed, gpus = columns.best_speed, columns.gpus
-    even, promised = _shares(snapshot, traits)
+    claimants = _claimants(snapshot, traits)
+    even, promised = _shares(snapshot, claimants)
     area = np.divide(gpus, speed, out=np.zeros(len(speed)), where=speed > 0)
     evenly = speed * np.minimum(1.0, even / gpus)
-    return Prospects(
-        speed, evenly, evenly if promised is None else speed * np.minimum(1.0, promised / gpus), area, True
-    )
+    promise = evenly if promised is None else speed * np.minimum(1.0, promised / gpus)
+    return Prospects(speed, evenly, promise, area, True, claimants)
 
 
-def table_prospects(snapshot: Snapshot, table: RateTable, options: OptionList) -> Prospects:
-    """Prospects by the rates of all options that the present cluster has."""
-    even, promised = _shares(snapshot, table.traits)
-    evenly = _rates_within(snapshot, options, np.full(len(table.rows), even))
-    promise = evenly if promised is None else _rates_within(snapshot, options, promised)
-    # The least of GPUs over rate is minus the most of its negative; a job without an option has 0.
+def table_prospects(
+    snapshot: Snapshot, table: RateTable, options: OptionList, before: TableProspects | None = None
+) -> TableProspects:
+    """Prospects by the rates of all options that the present cluster has; those of jobs that have the same are kept."""
+    claimants, capacity = _claimants(snapshot, table.traits), snapshot.cluster.capacity
+    shares, whole = _shares(snapshot, claimants), options is table.options
+    same = before.valid(table.origin, shares, capacity) if before is not None and whole else None
+    if before is None or same is None or not same.any():
+        values = _values(snapshot, options, np.arange(len(table.rows)), shares)
+    else:
+        values, new = before.values[:, table.origin], (~same).nonzero()[0]
+        if len(new):
+            values[:, new] = _values(snapshot, options.of_jobs(new), new, shares)
+    return TableProspects(values, shares, capacity, whole, table.known, claimants)
+
+
+def _values(snapshot: Snapshot, options: OptionList, jobs: Indices, shares: tuple[float, Floats | None]) -> Floats:
+    """Return the rows of `TableProspects.values` for these jobs, whose options these are."""
+    fewest = snapshot.columns.min_gpus[jobs].astype(np.float64)
+    even, promised = shares
+    evenly = _rates_within(snapshot, options, fewest, np.full(len(jobs), even))
+    promise = evenly if promised is None else _rates_within(snapshot, options, fewest, promised[jobs])
+    # The least of GPUs over rate is minus the most of its negative.
     area = -options.top(-(options.gpus / options.rate), none=0.0)
-    return Prospects(options.top(options.rate, none=0.0), evenly, promise, area, table.known)
+    return np.stack([options.top(options.rate, none=0.0), evenly, promise, area])
 
 
-def _rates_within(snapshot: Snapshot, options: OptionList, share: Floats) -> Floats:
+def _rates_within(snapshot: Snapshot, options: OptionList, fewest: Floats, share: Floats) -> Floats:
     """Return, by job, its best rate within its share: the mean over the kinds it can use, weighted by their GPUs."""
-    fewest = snapshot.columns.min_gpus.astype(np.float64)
     within = (options.gpus <= np.maximum(share, fewest)[options.job]) & (options.column != STAY)
     total, weight = np.zeros(len(fewest)), np.zeros(len(fewest))
     for k, gpus in enumerate(snapshot.cluster.capacity):
@@ -139,10 +190,10 @@ def _rates_within(snapshot: Snapshot, options: OptionList, share: Floats) -> Flo
     return average
 
 
-def _shares(snapshot: Snapshot, traits: Int32s) -> tuple[float, Floats | None]:
+def _shares(snapshot: Snapshot, together: Indices | None) -> tuple[float, Floats | None]:
     """Return the even share of a claimant, in whole GPUs, and each job's promised share; None if all are even."""
     columns, total = snapshot.columns, float(snapshot.cluster.total_gpus)
-    together, weight = _claimants(snapshot, traits), columns.weight
+    weight = columns.weight
     count = len(columns) if together is None else int(together.max()) + 1
     even = max(float(np.ceil(total / max(count, 1))), 1.0)
     guaranteed = {tenant: quota.guaranteed for tenant, quota in snapshot.quotas.items() if quota.guaranteed}

@@ -28,7 +28,15 @@ from shoal.core.topology import Placement
 from shoal.core.units import Seconds
 from shoal.policy.base import all_fit, explained, infeasible_refusals, serve_ascending
 from shoal.policy.shoal.bids import Offers, Sold, sold
-from shoal.policy.shoal.claims import MarketClaims, Prospects, claims, rigid_prospects, table_prospects, typical
+from shoal.policy.shoal.claims import (
+    MarketClaims,
+    Prospects,
+    TableProspects,
+    claims,
+    rigid_prospects,
+    table_prospects,
+    typical,
+)
 from shoal.policy.shoal.option_list import OptionList
 from shoal.policy.shoal.rate_table import ADAPTIVE, ELASTIC, NEAR, RateTable, Traits, traits_of, updated
 from shoal.policy.shoal.reasons import BOUGHT, OUTBID, RESUMES, UNCONTESTED
@@ -68,15 +76,12 @@ class Shoal:
             return self._in_order(snapshot, traits)
         table = updated(snapshot, traits.bits, before.table, memory=self.memory)
         options = _able(snapshot, table)
-        claimed = self._claims(snapshot, traits, table_prospects(snapshot, table, options))
+        ahead = table_prospects(snapshot, table, options, before.ahead)
+        claimed = self._claims(snapshot, traits, ahead.prospects)
         options = _lasting(snapshot, options, claimed)
-        job, rate = options.job, options.rate
-        moves = self._moves(claimed.left[job] / rate, snapshot.columns.starts[job])
-        kept = np.where(options.column == STAY, self._stays(snapshot)[job], moves) * _held_on(snapshot, traits)[job]
-        kept[claimed.overdue[job]] = 1.0
-        offers = Offers(options, claimed.weights[job] * rate * kept)
+        offers = Offers(options, self._worth(snapshot, traits, options, claimed))
         verdicts = _allotted(snapshot, table, claimed, sold(snapshot, table, offers))
-        return Decision(verdicts, snapshot.now + _interval(claimed.soonest), _Carry(traits, table))
+        return Decision(verdicts, snapshot.now + _interval(claimed.soonest), _Carry(traits, table, ahead))
 
     def _in_order(self, snapshot: Snapshot, traits: Traits) -> Decision:
         """Decide for rigid jobs on one kind: gangs in order of worth per GPU; one that does not fit is passed over."""
@@ -84,8 +89,10 @@ class Shoal:
             return Decision(verdicts, inf, _Carry(traits))
         columns = snapshot.columns
         claimed = self._claims(snapshot, traits, rigid_prospects(snapshot, traits.bits))
-        kept = np.where(columns.held > 0, self._stays(snapshot), self._moves(claimed.soonest, columns.starts))
-        kept *= _held_on(snapshot, traits)
+        moves = self._moves(claimed.soonest, self._restarts(columns.starts))
+        kept = np.where(columns.held > 0, self._stays(snapshot), moves)
+        if (held_on := _held_on(snapshot, traits)) is not None:
+            kept *= held_on
         kept[claimed.overdue] = 1.0
         bids = claimed.weights * columns.best_speed * kept / columns.gpus
         served = serve_ascending(snapshot, -bids)
@@ -98,22 +105,45 @@ class Shoal:
     def _claims(self, snapshot: Snapshot, traits: Traits, ahead: Prospects) -> MarketClaims:
         return claims(snapshot, traits.bits, ahead, length=self.length, makespan=self.makespan)
 
-    def _moves(self, seconds: Floats, starts: Int32s) -> Floats:
-        """Return the part of the time left, at most ``lasting``, that a restart leaves; a first start counts less."""
-        lasts = np.minimum(seconds + self.restart, max(TUNING.lasting, 2.0 * self.restart, 1e-9))
-        cost = np.where(starts > 0, self.restart, TUNING.first_start * self.restart)
-        return 1.0 - cost / np.maximum(lasts, 1e-9)
+    def _worth(self, snapshot: Snapshot, traits: Traits, options: OptionList, claimed: MarketClaims) -> Floats:
+        """Return the worth of each option: weight · rate · keep_o."""
+        job, columns = options.job, snapshot.columns
+        kept = self._moves(claimed.left[job] / options.rate, self._restarts(columns.starts)[job])
+        stays = (options.column == STAY).nonzero()[0]
+        kept[stays] = self._stays(snapshot)[job[stays]]
+        if (held_on := _held_on(snapshot, traits)) is not None:
+            kept *= held_on[job]
+        if claimed.overdue.any():
+            kept[claimed.overdue[job]] = 1.0
+        worth: Floats = claimed.weights[job] * options.rate
+        worth *= kept
+        return worth
+
+    def _restarts(self, starts: Int32s) -> Floats:
+        """Return the seconds that a restart costs, by job; a first start counts less."""
+        return np.where(starts > 0, self.restart, TUNING.first_start * self.restart)
+
+    def _moves(self, seconds: Floats, restarts: Floats) -> Floats:
+        """Return the part of the time left, at most ``lasting``, that a restart leaves."""
+        lasts = seconds + self.restart
+        np.minimum(lasts, max(TUNING.lasting, 2.0 * self.restart, 1e-9), out=lasts)
+        np.maximum(lasts, 1e-9, out=lasts)
+        np.divide(restarts, lasts, out=lasts)
+        return np.subtract(1.0, lasts, out=lasts)
 
     def _stays(self, snapshot: Snapshot) -> Floats:
         """Return ``keep_o`` of the seats held, by job: 1, and more by the run that a stop would lose."""
         return 1.0 + snapshot.columns.unsaved / TUNING.lasting
 
 
-def _held_on(snapshot: Snapshot, traits: Traits) -> Floats:
-    """Return ``keep_o`` of running rigid jobs of unknown length, by job: without lengths, taking turns gains little."""
+def _held_on(snapshot: Snapshot, traits: Traits) -> Floats | None:
+    """Return ``keep_o`` of running rigid jobs of unknown length, by job; None if it is 1 for all.
+
+    Without lengths taking turns gains little.
+    """
     columns = snapshot.columns
     unknown = (columns.held > 0) & np.isinf(columns.work) & ((traits.bits & (ELASTIC | ADAPTIVE)) == 0)
-    return np.where(unknown, TUNING.unknown_stay, 1.0)
+    return np.where(unknown, TUNING.unknown_stay, 1.0) if unknown.any() else None
 
 
 def _lasting(snapshot: Snapshot, options: OptionList, claimed: MarketClaims) -> OptionList:
@@ -130,6 +160,7 @@ class _Carry:
 
     traits: Traits | None = None
     table: RateTable | None = None
+    ahead: TableProspects | None = None
 
 
 def _interval(soonest: Floats) -> Seconds:
@@ -167,16 +198,15 @@ def _allotted(snapshot: Snapshot, table: RateTable, claimed: MarketClaims, found
     """Verdicts with seats for the allotment of most worth."""
     codes, numbers = _explained(claimed, found.gpus, found.wanted, found.bids, found.prices, found.gap)
     served = found.gpus > 0
-    chosen = served.nonzero()[0].tolist()
-    traits, held = table.traits.tolist(), snapshot.all_placements
+    adaptive = (served & ((table.traits & ADAPTIVE) > 0)).nonzero()[0].tolist()
     verdicts = Verdicts(
         snapshot,
         gpus=found.gpus,
         codes=codes,
         numbers=numbers,
         kinds=np.where(served, found.kinds, -1).astype(np.int8),
-        batches={i: ADAPTIVE_BATCH for i in chosen if traits[i] & ADAPTIVE},
-        placements={i: _placement(held[i], seats) for i, seats in found.seats.items()},
+        batches=dict.fromkeys(adaptive, ADAPTIVE_BATCH),
+        placements={i: _placement(snapshot.placement(i), seats) for i, seats in found.seats.items()},
     )
     refusals: dict[int, Verdict] = {**infeasible_refusals(snapshot, found.gpus), **found.verdicts}
     for i in (snapshot.columns.state == int(JobState.STOPPING)).nonzero()[0].tolist():
