@@ -7,8 +7,8 @@ margin m, option c of gang i can be its best at some prices between (1 − m) λ
 
 A gang for which that leaves nothing takes nothing. One that it leaves only its seats, on one node, stays, and gangs
 that stay so on a node are one gang of their total worth. All other gangs are the core, with those on the nodes whose
-gangs are worth least, so that they may move for others. `allotment` decides on the core. Units that it leaves free are
-offered to the gangs outside that gain most.
+gangs are worth least, so that they may move for others. `allotment` decides on the core. Units of a node that it leaves
+free go to gangs outside.
 
 The bound is that of all gangs at the prices λ, whatever the core is. As long as the answer is worth less than the
 bound by more than the tolerance, the core is widened, in the end to all gangs.
@@ -24,7 +24,7 @@ import numpy as np
 from shoal.core.arrays import Flags, Floats, Indices
 from shoal.solve.allotment import Allotment, AllotmentOptions, allot
 from shoal.solve.listed_options import ListedOptions
-from shoal.solve.node_packing import Seats
+from shoal.solve.node_packing import Packer, Seats
 from shoal.solve.price_box import BOX, cleared
 
 _MARGINS = (0.01, BOX, np.inf)
@@ -32,8 +32,8 @@ _SPARE_NODES = 8
 """Nodes of each pool, besides one for each newcomer, whose gangs may move."""
 _LENIENT = 10.0
 """Times its tolerance by which the core alone may miss its own bound, where that is within the tolerance of all."""
-_FILLS = 2
-"""Times that free units are offered to gangs outside the core."""
+_OFFERS = 8
+"""Options tried for each unit that the core leaves free."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,13 +89,7 @@ def allot_core(options: ListedOptions, held: HeldSeats, nodes: Nodes, pools: int
             settled = options.settled(prices, margin)
         core = AllotmentCore(options, held, nodes, pools, settled, _members(options, held, nodes, pools, settled))
         allowed = tolerance * min(bound / max(bound - core.closed_worth, 1e-300), _LENIENT)
-        found = core.allotted(allowed)
-        for _ in range(_FILLS):
-            others = core.others_that_gain(found)
-            if not len(others):
-                break
-            core = core.with_others(others)
-            found = core.allotted(allowed)
+        found = core.filled(core.allotted(allowed))
         if best is None or found.value > best.value:
             value = found.value
             best = CoreAllotment(found.picks, found.seats, value, max(bound, value), prices, len(core.members))
@@ -218,6 +212,33 @@ class AllotmentCore:
         for node, size, k in zip(open_nodes.tolist(), sizes, pool, strict=True):
             node_units[k][node] = size
         return allot(AllotmentOptions(worth, units, pools, seats, node_units), tolerance, prices)
+
+    def filled(self, found: CoreAnswer) -> CoreAnswer:
+        """The answer with the units that nodes have free given to gangs without any, the most worth per unit first."""
+        options, nodes = self.options, self.nodes
+        hole = np.zeros(self.pools)
+        np.maximum.at(hole, nodes.pool, found.free)
+        if not hole.any():
+            return found
+        waiting = found.picks[options.row] < 0
+        listed = (waiting & ~options.stays & (options.units <= hole[options.pool])).nonzero()[0]
+        listed = listed[np.argsort(-(options.worth[listed] / options.units[listed]), kind="stable")]
+        left = np.bincount(nodes.pool, weights=found.free, minlength=self.pools).astype(np.intp).tolist()
+        pool = options.pool[listed]
+        best = np.concatenate([listed[pool == k][: _OFFERS * units] for k, units in enumerate(left)])
+        free = [dict[int, int]() for _ in range(self.pools)]
+        for node in found.free.nonzero()[0].tolist():
+            free[nodes.pool.item(node)][node] = found.free.item(node)
+        packers = [Packer(units, {}, {}) for units in free]
+        picks, added = found.picks.copy(), dict[int, Seats]()
+        columns = (options.row[best], options.units[best], options.pool[best])
+        for at, gang, units, pool in zip(best.tolist(), *(of.tolist() for of in columns), strict=True):
+            packer = packers[pool]
+            if gang not in added and units <= packer.widest_hole and (seats := packer.find(int(units))) is not None:
+                packer.take(gang, seats)
+                picks[gang], added[gang] = at, seats
+        value = found.value + float(options.worth[picks[list(added)]].sum())
+        return CoreAnswer(picks, {**found.seats, **added}, value, found.free)
 
     def others_that_gain(self, found: CoreAnswer) -> Indices:
         """Gangs outside the core that would gain from the units that are free, those that gain most for each."""

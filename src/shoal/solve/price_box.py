@@ -15,6 +15,8 @@ from shoal.solve.listed_options import UNSETTLED, ListedOptions
 BOX = 0.08
 """Half the width of the box, as a fraction of the prices."""
 _BOXES = 3
+_ROUGH = 0.01
+"""The least tolerance of prices in a box: the bound changes by their product with what these leave free."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +38,7 @@ def cleared(options: ListedOptions, capacity: Indices, tolerance: float) -> Clea
     guess = options.sampled_prices(capacity, tolerance)
     for _ in range(_BOXES):
         box = _Box(options, capacity, guess)
-        wanted = box.part.clearing_prices(np.maximum(box.left, 0.0), tolerance, guess)
+        wanted = box.part.clearing_prices(np.maximum(box.left, 0.0), max(tolerance, _ROUGH), guess)
         prices = np.clip(wanted, (1.0 - BOX) * guess, (1.0 + BOX) * guess)
         if np.allclose(prices, wanted, rtol=tolerance, atol=0.0) or box.filled(prices, tolerance):
             return box.cleared(prices)
