@@ -34,6 +34,13 @@ class Cluster:
                 self.seats[gang] = ((node, held),)
                 pool = int(self.nodes.pool[node])
                 rows.append((gang, base[gang] * held ** power[gang] * speeds[pool], held, pool, True))
+            elif 16 in sizes and chance.random() > waiting:
+                pool = int(chance.integers(pools))
+                empty = np.flatnonzero((free == 8) & (self.nodes.pool == pool))[:2].tolist()
+                if len(empty) == 2:
+                    free[empty] = 0
+                    self.seats[gang] = tuple((node, 8) for node in empty)
+                    rows.append((gang, base[gang] * 16 ** power[gang] * speeds[pool], 16, pool, True))
             for pool in range(pools):
                 worths = 0.9 * base[gang] * sizes ** power[gang] * speeds[pool]
                 rows += [(gang, worth, size, pool, False) for size, worth in zip(sizes, worths, strict=True)]
@@ -41,8 +48,9 @@ class Cluster:
         self.options = ListedOptions.of(gangs, of, worth, units.astype(np.float64), where, stays)
         node_of = np.full(gangs, -1)
         for held_by, there in self.seats.items():
-            node_of[held_by] = there[0][0]
-        self.held = HeldSeats(node_of, self.seats.get)
+            node_of[held_by] = there[0][0] if len(there) == 1 else -1
+        wide = [(gang, *seat) for gang, there in self.seats.items() if len(there) > 1 for seat in there]
+        self.held = HeldSeats(node_of, np.array(wide, dtype=np.intp).reshape(len(wide), 3), self.seats.get)
         self.pools = pools
 
     def core(self, tolerance: float) -> CoreAllotment:
@@ -65,7 +73,7 @@ class Cluster:
     def check(self, found: CoreAllotment) -> None:
         """Every gang served has the units and the pool of its option, and no node holds more than it has."""
         options, served = self.options, np.flatnonzero(found.picks >= 0)
-        free = self.nodes.units.copy()
+        free, spanned = self.nodes.units.copy(), np.zeros(len(self.nodes.units), dtype=int)
         for gang in served.tolist():
             pick = int(found.picks[gang])
             assert options.row[pick] == gang
@@ -76,7 +84,9 @@ class Cluster:
             for node, units in seats:
                 assert self.nodes.pool[node] == options.pool[pick]
                 free[node] -= units
+                spanned[node] += len(seats) > 1
         assert (free >= 0).all()
+        assert (spanned <= 1).all(), "gangs that span nodes do not meet"
         assert found.value == pytest.approx(float(options.worth[found.picks[served]].sum()))
         assert found.value <= found.bound * (1 + 1e-9)
 

@@ -5,10 +5,10 @@ margin m, option c of gang i can be its best at some prices between (1 − m) λ
 
     worth_ic − (1 − m) λ_k units_ic  ≥  max(0, max_d worth_id − (1 + m) λ_l units_id),   k, l the pools of c, d.
 
-A gang for which that leaves nothing takes nothing. One that it leaves only its seats, on one node, stays, and gangs
-that stay so on a node are one gang of their total worth. All other gangs are the core, with those on the nodes whose
-gangs are worth least, so that they may move for others. `allotment` decides on the core. Units of a node that it leaves
-free go to gangs outside.
+A gang for which that leaves nothing takes nothing. One that it leaves only its seats stays, if it spans nodes only as
+long as these are full. The gangs that stay on a node are one gang of their total worth. All other gangs are the core,
+with those on the nodes whose gangs are worth least, so that they may move for others. `allotment` decides on the core.
+Units of a node that it leaves free go to gangs outside.
 
 The bound is that of all gangs at the prices λ, whatever the core is. As long as the answer is worth less than the
 bound by more than the tolerance, the core is widened, in the end to all gangs.
@@ -38,9 +38,13 @@ _OFFERS = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldSeats:
-    """By gang the node on which it holds all its units, −1 if there is none; ``of`` returns the seats of a gang."""
+    """By gang the node on which it holds all its units, −1 if there is none; ``of`` returns the seats of a gang.
+
+    ``wide`` are the seats of gangs that span nodes (seats × gang, node, units).
+    """
 
     node: Indices
+    wide: Indices
     of: Callable[[int], Seats | None]
 
 
@@ -103,9 +107,9 @@ def _members(options: ListedOptions, held: HeldSeats, nodes: Nodes, pools: int, 
     """By gang whether it is in the core."""
     sure = (settled >= 0).nonzero()[0]
     stays = options.stays[settled[sure]]
-    staying = sure[stays & (held.node[sure] >= 0)]
     core: Flags = settled != -1
-    core[staying] = False
+    core[sure[stays]] = False
+    staying = sure[stays & (held.node[sure] >= 0)]
     newcomers = np.bincount(options.pool[settled[sure[~stays]]], minlength=pools)
     at_stake = np.bincount(held.node[staying], weights=options.worth[settled[staying]], minlength=len(nodes.units))
     gives_way = np.zeros(len(nodes.units), dtype=bool)
@@ -114,6 +118,11 @@ def _members(options: ListedOptions, held: HeldSeats, nodes: Nodes, pools: int, 
         spare = _SPARE_NODES + coming
         gives_way[there if len(there) <= spare else there[np.argsort(at_stake[there], kind="stable")[:spare]]] = True
     core[staying[gives_way[held.node[staying]]]] = True
+    # A gang that spans nodes stays only if these are full and none of them gives way: no other comes beside it.
+    gang, node, units = held.wide[(~core & (settled >= 0))[held.wide[:, 0]]].T
+    narrow = np.bincount(held.node[staying], weights=options.units[settled[staying]], minlength=len(nodes.units))
+    taken = narrow + np.bincount(node, weights=units, minlength=len(nodes.units))
+    core[gang[gives_way[node] | (taken[node] < nodes.units[node])]] = True
     return core
 
 
@@ -136,10 +145,16 @@ class AllotmentCore:
         self.options, self.held, self.nodes, self.pools = options, held, nodes, pools
         self._settled, self._core = settled, core
         self.members = core.nonzero()[0]
-        self._staying = (~core & (settled >= 0)).nonzero()[0]
-        node, at, count = held.node[self._staying], settled[self._staying], len(nodes.units)
-        self._stay_units = np.bincount(node, weights=options.units[at], minlength=count).astype(np.intp)
-        self._stay_worth = np.bincount(node, weights=options.worth[at], minlength=count)
+        staying = ~core & (settled >= 0)
+        narrow = (staying & (held.node >= 0)).nonzero()[0]
+        wide, wide_node, wide_units = held.wide[staying[held.wide[:, 0]]].T
+        self._gang, self._node = np.concatenate([narrow, wide]), np.concatenate([held.node[narrow], wide_node])
+        """Seats of the gangs that stay."""
+        pick = settled[self._gang]
+        units = np.concatenate([options.units[settled[narrow]], wide_units])
+        worth = options.worth[pick] * units / options.units[pick]
+        self._stay_units = np.bincount(self._node, weights=units, minlength=len(nodes.units)).astype(np.intp)
+        self._stay_worth = np.bincount(self._node, weights=worth, minlength=len(nodes.units))
 
     @property
     def closed_worth(self) -> float:
@@ -168,7 +183,7 @@ class AllotmentCore:
         picks[members[served]] = (begin - 1 + begin_stays)[served] + found.picks[served]
         lost = np.zeros(len(self.nodes.units), dtype=bool)
         lost[shared[found.picks[len(members) :] < 0]] = True
-        picks[self._staying[lost[self.held.node[self._staying]]]] = -1
+        picks[self._gang[lost[self._node]]] = -1
         numbers = members.tolist()
         seats = {numbers[at]: there for at, there in found.seats.items() if at < len(numbers)}
         free = self.nodes.units - np.where(lost, 0, self._stay_units)

@@ -125,18 +125,12 @@ def _sold_core(snapshot: Snapshot, table: RateTable, offers: Offers) -> Sold:
     """Allot among thousands of jobs; ``seats`` of the result are those of jobs that may have new ones."""
     columns, listed, worth = snapshot.columns, offers.options, offers.worth
     stays = listed.column == STAY
-    wide = listed.job[stays & (table.node[listed.job] < 0)].tolist()
-    spanned: set[int] = set()
-    barred: list[int] = []
-    for i in wide:
-        there = snapshot.placement(i)
-        if there is None or not spanned.isdisjoint(there.nodes):
-            barred.append(i)
-        else:
-            spanned.update(there.nodes)
-    if barred:
+    wide = _wide_seats(snapshot, listed.job[stays & (table.node[listed.job] < 0)].tolist())
+    barred = _barred(wide)
+    if len(barred):
         kept = ~stays | ~np.isin(listed.job, barred)
         listed, worth, stays = listed.where(kept), worth[kept], stays[kept]
+        wide = wide[~np.isin(wide[:, 0], barred)]
 
     def seats_of(job: int) -> Seats | None:
         there = snapshot.placement(job)
@@ -145,7 +139,7 @@ def _sold_core(snapshot: Snapshot, table: RateTable, offers: Offers) -> Sold:
     options = ListedOptions(listed.job, worth, listed.gpus.astype(np.float64), listed.kind, stays, listed.begin)
     cluster = snapshot.cluster
     nodes = Nodes(np.array(cluster.usable, dtype=np.intp), np.array(cluster.node_kind, dtype=np.intp))
-    found = allot_core(options, HeldSeats(table.node, seats_of), nodes, len(cluster.kinds), TUNING.tolerance)
+    found = allot_core(options, HeldSeats(table.node, wide, seats_of), nodes, len(cluster.kinds), TUNING.tolerance)
     density = worth / options.units
     best = np.where(found.picks >= 0, found.picks, options.first_at(density, options.top(density)))
     offered, served = best >= 0, found.picks >= 0
@@ -161,6 +155,28 @@ def _sold_core(snapshot: Snapshot, table: RateTable, offers: Offers) -> Sold:
         found.gap,
         {},
     )
+
+
+def _wide_seats(snapshot: Snapshot, jobs: list[int]) -> Indices:
+    """Return the seats of these jobs (seats × job, node, GPUs)."""
+    placements = [(i, placement) for i in jobs if (placement := snapshot.placement(i)) is not None]
+    seats = [(i, node, gpus) for i, placement in placements for node, gpus in placement.seats]
+    return np.array(seats, dtype=np.intp).reshape(len(seats), 3)
+
+
+def _barred(wide: Indices) -> Indices:
+    """Return the jobs that may not stay on these seats: all that span a node with a job before that may."""
+    if not len(wide) or np.bincount(wide[:, 1]).max() <= 1:
+        return wide[:0, 0]
+    spanned: set[int] = set()
+    barred: list[int] = []
+    for i in np.unique(wide[:, 0]).tolist():
+        nodes = wide[wide[:, 0] == i, 1].tolist()
+        if spanned.isdisjoint(nodes):
+            spanned.update(nodes)
+        else:
+            barred.append(i)
+    return np.array(barred, dtype=np.intp)
 
 
 def _seats(snapshot: Snapshot, stays: Sequence[int]) -> list[Seats | None]:
