@@ -8,7 +8,7 @@ import numpy as np
 from shoal.core.arrays import Flags, Floats, Indices
 from shoal.solve.pool_prices import PoolOptions, clearing_prices
 
-_SAMPLES = (500, 2_500)
+_SAMPLES = (200, 2_500)
 """Rows of the samples from which prices are found."""
 _ROUGH = 0.02
 """The tolerance of their prices."""

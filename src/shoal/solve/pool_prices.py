@@ -15,7 +15,7 @@ import numpy as np
 from shoal.core.arrays import Floats, Indices
 
 _HALVINGS = 50
-_CYCLES, _CYCLES_NEAR = 3, 2
+_CYCLES, _CYCLES_NEAR = 3, 1
 """Turns of all pools, and turns near a guess."""
 _BELOW, _ABOVE = (0.8, 0.4), (1.25, 2.5)
 """Parts of a guess of a price between which the price is looked for first."""

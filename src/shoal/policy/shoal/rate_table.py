@@ -72,12 +72,17 @@ class _Kinds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traits:
-    """By job: its traits, and the values by which a later snapshot checks whether they are still valid."""
+    """By job: its traits, and the values by which a later snapshot checks whether they are still valid.
+
+    ``seats`` are by kind and GPUs those near together and far apart on this cluster (`one_node.kept_across_nodes`).
+    """
 
     perf: PerfModel
+    cluster: Topology
     rows: Indices
     bits: Int32s
     basis: Int32s
+    seats: dict[tuple[int, int], tuple[Placement, ...]]
 
 
 def traits_of(snapshot: Snapshot, before: Traits | None) -> Traits:
@@ -91,10 +96,10 @@ def traits_of(snapshot: Snapshot, before: Traits | None) -> Traits:
         at, same = match_rows(before.rows, columns.rows)
         same &= (before.basis[:, at] == basis).all(axis=0)
         bits = np.where(same, before.bits[at], 0)
-    seats: dict[tuple[int, int], tuple[Placement, ...]] = {}
+    seats = before.seats.copy() if before is not None and before.cluster is snapshot.cluster else {}
     for i in (~same).nonzero()[0].tolist():
         bits[i] = _traits(snapshot, i, seats)
-    return Traits(snapshot.perf, columns.rows, bits, basis)
+    return Traits(snapshot.perf, snapshot.cluster, columns.rows, bits, basis, seats)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
