@@ -245,7 +245,7 @@ def _repaired(options: ChoiceTable, picks: Indices, prices: Floats | None = None
         _, row, to = heap[0]
         there = int(options.pools[row, to]) if to >= 0 else -1
         if to >= 0 and there != pool and options.units[row, to] > free[there]:  # units there were taken since
-            heapreplace(heap, *_changes(options, np.array([row]), picks, pool, free, charges))
+            heaps[pool] = _changes_again(options, heap, picks, pool, free, charges)
             continue
         free[pool] += options.units[row, picks[row]]
         picks[row] = to
@@ -266,6 +266,20 @@ def _changes(
     """Return, by row that takes units of a pool, its cheapest change."""
     loss, column = _cheapest_changes(options, rows, picks, pool, free, charges)
     return list(zip(loss.tolist(), rows.tolist(), column.tolist(), strict=True))
+
+
+def _changes_again(
+    options: ChoiceTable, heap: list[_Change], picks: Indices, pool: int, free: Indices, charges: Floats
+) -> list[_Change]:
+    """Return a heap of changes in which those that no longer fit are found again."""
+    columns = zip(*heap, strict=True)
+    loss, rows, to = np.array(next(columns)), np.array(next(columns)), np.array(next(columns))
+    there = options.pools[rows, to]
+    outdated = ((to >= 0) & (there != pool) & (options.units[rows, to] > free[there])).nonzero()[0]
+    loss[outdated], to[outdated] = _cheapest_changes(options, rows[outdated], picks, pool, free, charges)
+    found = list(zip(loss.tolist(), rows.tolist(), to.tolist(), strict=True))
+    heapify(found)
+    return found
 
 
 def _cheapest_changes(
