@@ -151,6 +151,9 @@ class ArrayMenu:
         self.capacity = [sum(nodes.values()) for nodes in node_units]
         self._prices = prices
         self._left, self._counted = worth.copy(), units
+        self._whole = True
+        self._chosen: MenuChoice | None = None
+        """The choice among all options, while none is excluded or rounded."""
         same = (units == units[:, [STAY]]) & (pools == pools[:, [STAY]]) & np.isfinite(worth)
         same[:, STAY] = False
         self._moved = np.where(same.any(axis=1), same.argmax(axis=1), -1)
@@ -187,13 +190,18 @@ class ArrayMenu:
 
     def choose(self, tolerance: float) -> MenuChoice:
         """The choices of most worth within the capacity of the pools."""
+        if self._whole and self._chosen is not None:
+            return self._chosen
         chosen = best_choices(self._left, self._counted, self.pools, self.capacity, tolerance, self._prices)
         prices = chosen.prices.tolist() or [0.0] * len(self.capacity)
-        return MenuChoice(self._options(chosen.picks), chosen.bound, prices)
+        self._chosen = MenuChoice(self._options(chosen.picks), chosen.bound, prices)
+        return self._chosen
 
     def unchanged(self, tolerance: float) -> dict[int, Option]:
         """Choices in which every gang that may stay does so; the others choose among the free units."""
         stays = np.isfinite(self.worth[:, STAY])
+        if self._whole and not stays.any():
+            return self.choose(tolerance).picks
         worth = np.where(stays[:, None], -np.inf, self.worth)
         free = np.array(self.capacity, dtype=np.intp)
         np.subtract.at(free, self.pools[stays, STAY], self.units[stays, STAY])
@@ -210,11 +218,13 @@ class ArrayMenu:
 
     def exclude(self, options: Iterable[tuple[int, int]]) -> None:
         """Take options, each a gang and a column, out of later choices."""
+        self._whole = False
         for gang, column in options:
             self._left[gang, self.columns[gang] == column] = -np.inf
 
     def round_up(self) -> None:
         """Count more than half a node as a node in later choices: such gangs leave holes that few gangs fit."""
+        self._whole = False
         widest = np.array([max(nodes.values(), default=0) for nodes in self.node_units], dtype=np.intp)[self.pools]
         self._counted = np.where((2 * self.units > widest) & (self.units < widest), widest, self.units)
 
