@@ -32,6 +32,10 @@ _SAMPLE = 1000
 """Gangs whose prices are tried first."""
 _ENOUGH = 5e-4
 """Part of the bound that an allotment at these prices may miss."""
+_MANY_REGRET = 300
+"""Gangs that may regret staying at these prices."""
+_LARGE = 2000
+"""Gangs in a core that is allotted twice at most."""
 _SPARE_NODES = 8
 """Nodes of each pool, besides one for each newcomer, whose gangs may move."""
 _FILLS = 3
@@ -41,39 +45,80 @@ _FILLS = 3
 def allot_regretful(options: ListedOptions, held: HeldSeats, nodes: Nodes, pools: int) -> CoreAllotment:
     """The allotment in which only gangs change that regret what they have, and such as make room for them.
 
-    Prices are those of a sample of the gangs or, where that misses more than `_ENOUGH` of its bound, of all.
+    Prices are those of a sample of the gangs or, where many then regret staying or the answer misses more than
+    `_ENOUGH` of its bound, of all.
     """
     capacity = np.bincount(nodes.pool, weights=nodes.units, minlength=pools).astype(np.intp)
-    every = max(options.rows // _SAMPLE, 1)
+    every, found = max(options.rows // _SAMPLE, 1), None
     if every > 1:
-        found = _at_prices(options, held, nodes, common_prices(options, capacity, every))
-        if found.gap <= _ENOUGH:
-            return found
-        other = _at_prices(options, held, nodes, common_prices(options, capacity))
-        bound = min(found.bound, other.bound)
-        return replace(found if found.value > other.value else other, bound=bound)
-    return _at_prices(options, held, nodes, common_prices(options, capacity))
+        near = _Standing(options, held, nodes, common_prices(options, capacity, every))
+        if near.regretting <= _MANY_REGRET:
+            found = near.allotted()
+            if found.gap <= _ENOUGH:
+                return found
+    other = _Standing(options, held, nodes, common_prices(options, capacity)).allotted()
+    if found is None:
+        return other
+    return replace(found if found.value > other.value else other, bound=min(found.bound, other.bound))
 
 
-def _at_prices(options: ListedOptions, held: HeldSeats, nodes: Nodes, prices: Floats) -> CoreAllotment:
-    """The allotment in which the gangs change that regret what they have at these prices."""
-    first = options.begin[:-1]
-    able = (options.begin[1:] > first).nonzero()[0]
-    settled = np.full(options.rows, -1, dtype=np.intp)
-    settled[able] = np.where(options.stays[first[able]], first[able], -1)
-    net = options.worth - prices[options.pool] * options.units
-    top = options.top(net)
-    members = _members(options, held, nodes, settled, net, top, prices)
-    core = AllotmentCore(options, held, nodes, len(prices), settled, members)
-    found = core.allotted(0.0, prices)
-    for _ in range(_FILLS):
-        others = core.others_that_gain(found)
-        if not len(others):
-            break
-        core = core.with_others(others)
-        found = core.allotted(0.0, prices)
-    bound = float(np.maximum(top, 0.0).sum() + prices[nodes.pool] @ nodes.units)
-    return CoreAllotment(found.picks, found.seats, found.value, max(bound, found.value), prices, len(core.members))
+class _Standing:
+    """What gangs have, which is their seats or nothing, and what they would rather have at given prices."""
+
+    def __init__(self, options: ListedOptions, held: HeldSeats, nodes: Nodes, prices: Floats) -> None:
+        self.options, self.held, self.nodes, self.prices = options, held, nodes, prices
+        first = options.begin[:-1]
+        able = (options.begin[1:] > first).nonzero()[0]
+        self._settled = np.full(options.rows, -1, dtype=np.intp)
+        """By gang the option that it has, −1 for none."""
+        self._settled[able] = np.where(options.stays[first[able]], first[able], -1)
+        self._net = options.worth - prices[options.pool] * options.units
+        self._top = options.top(self._net)
+        self._best = options.first_at(self._net, self._top)
+        has, best = self._settled >= 0, self._best
+        regret = np.maximum(self._top, 0.0) - np.where(has, self._net[self._settled], 0.0)
+        price = np.where(best >= 0, prices[options.pool[best]] * options.units[best], 0.0)
+        self._near = _NEAR * np.maximum(price, np.where(has, options.worth[self._settled], 0.0))
+        self._regrets: Flags = regret > self._near
+
+    @property
+    def regretting(self) -> int:
+        """The number of gangs that regret staying."""
+        return int(np.count_nonzero(self._regrets & (self._settled >= 0)))
+
+    def allotted(self) -> CoreAllotment:
+        """The allotment in which these change, with a bound at the prices."""
+        pools = len(self.prices)
+        core = AllotmentCore(self.options, self.held, self.nodes, pools, self._settled, self._members())
+        found = core.allotted(0.0, self.prices)
+        for _ in range(_FILLS if len(core.members) <= _LARGE else 1):
+            others = core.others_that_gain(found)
+            if not len(others):
+                break
+            core = core.with_others(others)
+            found = core.allotted(0.0, self.prices)
+        bound = float(np.maximum(self._top, 0.0).sum() + self.prices[self.nodes.pool] @ self.nodes.units)
+        bound = max(bound, found.value)
+        return CoreAllotment(found.picks, found.seats, found.value, bound, self.prices, len(core.members))
+
+    def _members(self) -> Flags:
+        """By gang whether it is in the core."""
+        has, best, top = self._settled >= 0, self._best, self._top
+        core: Flags = self._regrets | (has & (self.held.node < 0))
+        core |= self._indifferent((best >= 0) & ~has & ~core & (top >= -self._near), core)
+        coming = self.options.pool[best[core & (best >= 0) & (top > 0)]]
+        net = np.where(has & ~core, np.maximum(self._net[self._settled], 0.0), np.nan)
+        return core | _giving_way(self.held, self.nodes, net, np.bincount(coming, minlength=len(self.prices)))
+
+    def _indifferent(self, among: Flags, core: Flags) -> Flags:
+        """By gang whether it is one of the first that would as soon wait, as many as fill the units not wanted."""
+        units, best = self.options.units, self._best
+        wanted = np.where(core, np.where(self._top > 0, best, -1), self._settled)
+        left = self.nodes.units.sum() - units[wanted[wanted >= 0]].sum()
+        gangs = among.nonzero()[0]
+        found: Flags = np.zeros(len(among), dtype=bool)
+        found[gangs[np.cumsum(units[best[gangs]]) - units[best[gangs]] < left]] = True
+        return found
 
 
 def common_prices(options: ListedOptions, capacity: Indices, every: int = 1) -> Floats:
@@ -88,33 +133,6 @@ def common_prices(options: ListedOptions, capacity: Indices, every: int = 1) -> 
     of_pool = [(pool == k).nonzero()[0] for k in range(len(part))]
     by_pool = [PoolOptions(row[own], worth[own], units[own]) for own in of_pool]
     return clearing_prices(by_pool, options.rows, part, highest, _PRECISE, np.repeat(common, len(part)))
-
-
-def _members(
-    options: ListedOptions, held: HeldSeats, nodes: Nodes, settled: Indices, net: Floats, top: Floats, prices: Floats
-) -> Flags:
-    """By gang whether it is in the core."""
-    has, best = settled >= 0, options.first_at(net, top)
-    regret = np.maximum(top, 0.0) - np.where(has, net[settled], 0.0)
-    price = np.where(best >= 0, prices[options.pool[best]] * options.units[best], 0.0)
-    near = _NEAR * np.maximum(price, np.where(has, options.worth[settled], 0.0))
-    core: Flags = (regret > near) | (has & (held.node < 0))
-    wanted = np.where(core, best, settled)
-    wanted[core & (top <= 0)] = -1
-    core |= _indifferent(options, (best >= 0) & ~has & ~core & (top >= -near), best, wanted, int(nodes.units.sum()))
-    newcomers = np.bincount(options.pool[best[core & (best >= 0) & (top > 0)]], minlength=len(prices))
-    core |= _giving_way(held, nodes, np.where(has & ~core, np.maximum(net[settled], 0.0), np.nan), newcomers)
-    return core
-
-
-def _indifferent(options: ListedOptions, among: Flags, best: Indices, wanted: Indices, capacity: int) -> Flags:
-    """By gang whether it is one of the first that would as soon wait, as many as fill the units not wanted."""
-    left = capacity - options.units[wanted[wanted >= 0]].sum()
-    gangs = among.nonzero()[0]
-    before = np.cumsum(options.units[best[gangs]]) - options.units[best[gangs]]
-    found: Flags = np.zeros(len(among), dtype=bool)
-    found[gangs[before < left]] = True
-    return found
 
 
 def _giving_way(held: HeldSeats, nodes: Nodes, net: Floats, newcomers: Indices) -> Flags:
