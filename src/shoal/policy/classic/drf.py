@@ -91,6 +91,9 @@ class _Filling:
     def run(self, waiting: Indices) -> None:
         """Serve waiting jobs until no further one fits."""
         columns = self.snapshot.columns
+        # No GPUs become free, so a job that does not fit now never will.
+        usable = (columns.speeds[waiting] > 0) | (columns.kind[waiting, None] == np.arange(len(self.free)))
+        waiting = waiting[(usable & (columns.gpus[waiting, None] <= np.array(self.free))).any(axis=1)]
         attained = np.bincount(columns.tenant, weights=columns.attained, minlength=len(self.used))
         by_tenant = waiting[np.argsort(columns.tenant[waiting], kind="stable")]
         tenants, starts = np.unique(columns.tenant[by_tenant], return_index=True)
@@ -98,7 +101,7 @@ class _Filling:
         heap = [(self._share(t), attained[t] / self.weight[t], n, t) for n, t in enumerate(tenants.tolist())]
         heapq.heapify(heap)
         least = int(columns.gpus[waiting].min(initial=1))
-        options = _Options.of(self.snapshot)
+        options = _Options.of(self.snapshot, waiting)
         while heap and max(self.free, default=0) >= least:
             share, service, n, tenant = heapq.heappop(heap)
             found = options.next_that_fits(lines[n], self.free)
@@ -125,19 +128,22 @@ class _Filling:
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """Gang by job, and the kinds it can use, best first."""
+    """By position of some jobs: the gang, and the kinds it can use, best first."""
 
-    demand: list[int]
-    kinds: list[list[int]]
+    demand: dict[int, int]
+    kinds: dict[int, list[int]]
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> "_Options":
-        columns = snapshot.columns
-        speeds, running = columns.speeds.copy(), np.flatnonzero(columns.held > 0)
+    def of(cls, snapshot: Snapshot, jobs: Indices) -> "_Options":
+        """The options of these jobs, of which a running one prefers its present kind."""
+        columns, positions = snapshot.columns, jobs.tolist()
+        speeds, running = columns.speeds[jobs], np.flatnonzero(columns.held[jobs] > 0)
         usable = (speeds > 0).sum(axis=1).tolist()
-        speeds[running, columns.kind[running]] = np.inf
+        speeds[running, columns.kind[jobs[running]]] = np.inf
         ranked = np.argsort(-speeds, axis=1, kind="stable").tolist()
-        return cls(columns.gpus.tolist(), [row[:count] for row, count in zip(ranked, usable, strict=True)])
+        kinds = [row[:count] for row, count in zip(ranked, usable, strict=True)]
+        demand: list[int] = columns.gpus[jobs].tolist()
+        return cls(dict(zip(positions, demand, strict=True)), dict(zip(positions, kinds, strict=True)))
 
     def next_that_fits(self, line: Iterator[int], free: list[int]) -> tuple[int, int] | None:
         """The next job in a tenant's line that fits on some kind, and that kind; None at the end of the line."""
