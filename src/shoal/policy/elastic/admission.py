@@ -5,10 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.core.arrays import Floats, Indices, Int8s, Int32s
+from shoal.core.arrays import Flags, Floats, Indices, Int8s, Int32s, Int64s
 from shoal.core.snapshot import Snapshot
 from shoal.policy.elastic.curves import CurveTable
 from shoal.solve.first_fit import first_fit
+
+_PART = 32
+"""Jobs of a line that are served one by one before the rest of it is filtered again; doubled each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +76,46 @@ def _taken(snapshot: Snapshot, order: Indices, fewest: Int32s) -> tuple[Int32s, 
         chosen = line[first_fit(fewest[line, 0], capacity[0])]
         low[chosen], kinds[chosen] = fewest[chosen, 0], 0
         return low, kinds, (capacity[0] - int(low.sum()),)
-    free, speeds, current = list(capacity), columns.speeds.tolist(), columns.kind.tolist()
-    elastic, wanted = (columns.min_gpus < columns.max_gpus).tolist(), fewest.tolist()
-    for i in order.tolist():
-        k = current[i]
-        if k < 0 or not 0 < wanted[i][k] <= free[k]:
-            fitting = [k for k, want in enumerate(wanted[i]) if 0 < want <= free[k]]
+    line, part = order, _PART
+    free = np.array(capacity, dtype=np.int64)
+    while len(line) and free.any():
+        # Nothing becomes free, so what fits nowhere after one part of the line is dropped from the rest of it at once.
+        line = line[((fewest[line] > 0) & (fewest[line] <= free)).any(axis=1)]
+        stay = line[: _staying(columns.kind[line], fewest[line], free)]
+        kinds[stay] = columns.kind[stay]
+        low[stay] = fewest[stay, kinds[stay]]
+        np.subtract.at(free, kinds[stay], low[stay])
+        _take_one_by_one(snapshot, line[len(stay) :][:part], fewest, low, kinds, free)
+        line, part = line[len(stay) + part :], 2 * part
+    return low, kinds, tuple(free.tolist())
+
+
+def _staying(current: Int32s, fewest: Int32s, free: Int64s) -> int:
+    """How many jobs, from the first on, are on a kind where there are enough GPUs for them after those before them."""
+    asked = np.where(current[:, None] == np.arange(len(free)), fewest, 0)
+    enough = (asked.cumsum(axis=0, dtype=np.int64) <= free).all(axis=1)
+    fits: Flags = np.logical_and(enough, asked.any(axis=1))
+    return len(fits) if fits.all() else int(fits.argmin())
+
+
+def _take_one_by_one(
+    snapshot: Snapshot, line: Indices, fewest: Int32s, low: Int32s, kinds: Int8s, free: Int64s
+) -> None:
+    """Give each job of a line its fewest GPUs of one kind, if there are enough; ``free`` are those left by kind."""
+    columns, capacity, left = snapshot.columns, snapshot.cluster.capacity, free.tolist()
+    elastic = (columns.min_gpus[line] < columns.max_gpus[line]).tolist()
+    current, jobs = columns.kind[line].tolist(), line.tolist()
+    speeds, wanted = columns.speeds[line].tolist(), fewest[line].tolist()
+    for i, grows, now_on, speed, wants in zip(jobs, elastic, current, speeds, wanted, strict=True):
+        k = now_on
+        if k < 0 or not 0 < wants[k] <= left[k]:
+            fitting = [k for k, want in enumerate(wants) if 0 < want <= left[k]]
             if not fitting:
                 continue
-            share = [
-                c / (c - f + w) if elastic[i] and w else 1.0 for c, f, w in zip(capacity, free, wanted[i], strict=True)
-            ]
-            k = max(fitting, key=lambda k: (speeds[i][k] * share[k], share[k], -k))
-        low[i], kinds[i] = wanted[i][k], k
-        free[k] -= wanted[i][k]
-        if not any(free):
+            share = [c / (c - f + w) if grows and w else 1.0 for c, f, w in zip(capacity, left, wants, strict=True)]
+            k = max(fitting, key=lambda k: (speed[k] * share[k], share[k], -k))
+        low[i], kinds[i] = wants[k], k
+        left[k] -= wants[k]
+        if not any(left):
             break
-    return low, kinds, tuple(free)
+    free[:] = left
