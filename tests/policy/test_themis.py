@@ -18,6 +18,7 @@ from shoal.policy.themis.carry import GpuRanges, ThemisCarry
 from shoal.policy.themis.locality import GUESSED, learned
 from shoal.policy.themis.policy import Themis
 from shoal.policy.themis.protocol import AppReport, Bid, GpuOffer, Level, Row
+from shoal.policy.themis.settled import SettledCarry
 from shoal.policy.themis.single_records import UNKNOWN
 from shoal.scenario.scenario import Scenario
 from shoal.scenario.simulation import run
@@ -366,7 +367,8 @@ class Forgetful:
             apps = {app: replace(past, estimate=None) for app, past in carry.apps.items()}
             records = replace(carry.singles.records, learned=np.full(len(carry.singles.records), UNKNOWN))
             singles = replace(carry.singles, records=records, perf=None)
-            moment = replace(moment, carry=replace(carry, apps=apps, gpu_ranges=GpuRanges(), singles=singles))
+            cold = replace(carry, apps=apps, gpu_ranges=GpuRanges(), singles=singles, settled=SettledCarry())
+            moment = replace(moment, carry=cold)
         return self.policy.decide(moment)
 
 
@@ -379,14 +381,25 @@ def said_last(decision: Decision) -> list[tuple[int, float, list[float]]]:
 
 
 @pytest.mark.parametrize("knowledge", ["profiled", "online"])
-@pytest.mark.parametrize("options", ["", "bids=machines,f=0.5", "noise=0.2"])
-def test_cached_values_change_no_result(knowledge: Literal["profiled", "online"], options: str) -> None:
+@pytest.mark.parametrize(
+    ("options", "generator", "cluster"),
+    [
+        ("", "afs", "gtx1080:3x4"),
+        ("bids=machines,f=0.5", "afs", "gtx1080:3x4"),
+        ("noise=0.2", "afs", "gtx1080:3x4"),
+        ("f=0.5", "demo", "v100:1x4,p100:2x4,k80:1x4"),
+        ("lease=200", "themis", "p100:6x4"),
+    ],
+)
+def test_cached_values_change_no_result(
+    knowledge: Literal["profiled", "online"], options: str, generator: str, cluster: str
+) -> None:
     policy = parse_policy(f"themis:{options}" if options else "themis")
     assert isinstance(policy, Themis)
-    rows = generate("afs", jobs=14, seed=4, interarrival=300.0).jobs
+    rows = generate(generator, jobs=14, seed=4, interarrival=300.0).jobs
     lost = Faults(script=(NodeFault(2000.0, 1, 4000.0),))
     runs = [
-        simulate(p, rows, "gtx1080:3x4", knowledge=knowledge, faults=lost, until=12_000.0)
+        simulate(p, rows, cluster, knowledge=knowledge, faults=lost, until=12_000.0)
         for p in (policy, Forgetful(policy))
     ]
     ours, again = ([(cycle.now, cycle.judgement.verdicts.digest()) for cycle in run.cycles] for run in runs)

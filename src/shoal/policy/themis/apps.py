@@ -20,6 +20,7 @@ from shoal.core.topology import Locality
 from shoal.core.units import Seconds
 from shoal.perf.app_valuation import Use, Work, ideal_seconds, phase_seconds, row_seconds, usable, useful_range
 from shoal.perf.work_prior import remaining_work
+from shoal.policy.carried_rows import match_rows
 from shoal.policy.themis.admission import AppAdmission
 from shoal.policy.themis.agent import AppAgent
 from shoal.policy.themis.carry import AppHistory, AppValuation, GpuRange, GpuRanges, ThemisCarry, WorkEstimate
@@ -33,7 +34,8 @@ class Apps:
     """The apps of a snapshot, with the carry of the last decision (``before``).
 
     ``nothing`` is ρ of an app without GPUs over ρ with its fewest, ``limit`` that of `AppAdmission`. The jobs at the
-    positions ``alone`` are apps of one job, which are in columns (``singles``); all else is of the other apps.
+    positions ``alone`` are apps of one job, which are in columns (``singles``); all else is of the other apps. In
+    a ``plain`` auction no option distorts, delays or seats bids, and apps that keep what they have are carried.
     """
 
     snapshot: Snapshot
@@ -41,6 +43,7 @@ class Apps:
     nothing: float = inf
     limit: float = inf
     alone: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    plain: bool = False
 
     @cached_property
     def _others(self) -> Indices:
@@ -127,7 +130,7 @@ class Apps:
     def _new(self, app: int) -> AppHistory:
         """Return the history of a new app; before its first snapshot as many apps as now are assumed live."""
         jobs = self.members[app]
-        named = self.snapshot.specs[int(jobs[0])].app is not None
+        named = self._spec(jobs[0]).app is not None
         waited = self.admission.waited(app)
         start = self.snapshot.now if waited else float(self.snapshot.columns.submitted[jobs].min())
         return AppHistory(start, self._app_seconds - self.count * (self.snapshot.now - start), named)
@@ -214,9 +217,8 @@ class Apps:
     @cached_property
     def _single_jobs(self) -> dict[int, int]:
         """The position of the only job of each app that has one job, no later phases and no own bid."""
-        specs, bids = self.snapshot.specs, self.snapshot.bids
         sole = {app: jobs.item(0) for app, jobs in self.members.items() if len(jobs) == 1}
-        return {app: i for app, i in sole.items() if not specs[i].ahead and app not in bids}
+        return {app: i for app, i in sole.items() if not self._spec(i).ahead and app not in self.snapshot.bids}
 
     def _left_of(self, app: int) -> float:
         """GPU-seconds left of an app, by its own bid where it made one."""
@@ -298,10 +300,14 @@ class Apps:
         works = tuple(self.work(i, kind) for i in jobs)
         return WorkEstimate(left, curves, use, works, phase_seconds(works, use))
 
+    def _spec(self, i: int) -> JobSpec:
+        """A job's specification; the list of all of them would take longer to make."""
+        return self.snapshot.register.specs[self._rows[i]]
+
     def _later(self, jobs: Int64s) -> list[tuple[int, int, float]]:
         """The later phases that its latest job declares: jobs, GPUs of each, GPU-seconds of each."""
         i = int(jobs[-1])
-        spec = self.snapshot.specs[i]
+        spec = self._spec(i)
         if not spec.ahead:
             return []
         # Work is in samples where a model is named, and otherwise in seconds of the gang that will be asked for.
@@ -350,20 +356,23 @@ class Apps:
     @cached_property
     def gpu_ranges(self) -> GpuRanges:
         """Ranges of live jobs found before, to which those found now are added."""
-        snapshot, before = self.snapshot, self.before.gpu_ranges
-        capacity, live = snapshot.cluster.capacity, set(snapshot.columns.rows.tolist())
-        same = before.perf is snapshot.perf and before.capacity == capacity
-        found = {key: gpu_range for key, gpu_range in before.found.items() if key[0] in live} if same else {}
+        snapshot, before, capacity = self.snapshot, self.before.gpu_ranges, self.snapshot.cluster.capacity
+        if before.perf is not snapshot.perf or before.capacity != capacity:
+            return GpuRanges(snapshot.perf, capacity)
+        found = dict(before.found)
+        ended = self.before.rows[~match_rows(snapshot.columns.rows, self.before.rows)[1]]
+        for row in ended.tolist():
+            for kind in range(len(capacity)):
+                found.pop((row, kind), None)
         return GpuRanges(snapshot.perf, capacity, found)
 
-    @cached_property
-    def _curve_inputs(self) -> list[tuple[JobSpec, int, int]]:
+    def _curve_inputs(self, i: int) -> tuple[JobSpec, int, int]:
         columns = self.snapshot.columns
-        return list(zip(self.snapshot.specs, columns.batch_size.tolist(), columns.measured.tolist(), strict=True))
+        return self._spec(i), columns.batch_size.item(i), columns.measured.item(i)
 
     def _known(self, i: int, kind: int) -> GpuRange:
         """A job's rates on a kind and its range: the carried ones while their inputs are the same."""
-        key, inputs = (self._rows[i], kind), self._curve_inputs[i]
+        key, inputs = (self._rows[i], kind), self._curve_inputs(i)
         known = self.gpu_ranges.found.get(key)
         if known is None or not known.holds(*inputs):
             columns = self.snapshot.columns

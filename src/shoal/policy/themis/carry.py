@@ -16,6 +16,7 @@ from shoal.core.value import Value
 from shoal.perf.app_valuation import Use, Work
 from shoal.policy.carried_rows import match_rows
 from shoal.policy.themis.locality import GUESSED, Slowdown
+from shoal.policy.themis.settled import SettledCarry
 from shoal.policy.themis.single_records import SingleCarry
 
 Lease: TypeAlias = tuple[tuple[int, Seconds], ...]
@@ -139,6 +140,7 @@ class ThemisCarry:
     pace: Floats = field(default_factory=lambda: np.empty(0))
     gpu_ranges: GpuRanges = field(default_factory=GpuRanges)
     singles: SingleCarry = field(default_factory=SingleCarry)
+    settled: SettledCarry = field(default_factory=SettledCarry)
 
     def app_seconds_at(self, now: Seconds) -> float:
         """The integral of the number of live apps up to now."""

@@ -98,7 +98,7 @@ class Themis:
         before = snapshot.carry if isinstance(snapshot.carry, ThemisCarry) else ThemisCarry(at=snapshot.now)
         alone = single_positions(snapshot, before) if columns else np.zeros(0, dtype=np.intp)
         rows = snapshot.columns.rows
-        return Apps(snapshot, before.with_objects(rows, rows[alone]), self.nothing, self.admit, alone)
+        return Apps(snapshot, before.with_objects(rows, rows[alone]), self.nothing, self.admit, alone, columns)
 
     @property
     def _plain(self) -> bool:

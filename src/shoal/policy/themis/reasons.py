@@ -9,8 +9,9 @@ from shoal.core.arrays import Floats, Int64s
 from shoal.core.decision import NumberColumn, Verdicts
 from shoal.core.reasons import LEASED, NO_ROOM, ReasonTemplate
 from shoal.policy.base import explained
+from shoal.policy.themis.holding import Invitation
 from shoal.policy.themis.protocol import Award
-from shoal.policy.themis.round import AuctionRound, Invitation
+from shoal.policy.themis.round import AuctionRound
 
 AUCTION_WON = ReasonTemplate(
     12,

@@ -15,7 +15,6 @@ import numpy as np
 from shoal.core.arrays import Flags, Floats, Indices, Int8s, Int32s, Int64s
 from shoal.core.topology import Placement
 from shoal.core.units import Seconds
-from shoal.perf.app_valuation import Use
 from shoal.policy.base import round_end
 from shoal.policy.themis.agent import AppAgent, divided
 from shoal.policy.themis.apps import Apps
@@ -23,37 +22,15 @@ from shoal.policy.themis.arbiter import Arbiter
 from shoal.policy.themis.bundle_seats import free_by_node, joined, seats_by_job, take_seats
 from shoal.policy.themis.carry import AppHistory, AppValuation, Lease, ThemisCarry
 from shoal.policy.themis.contest import OfferContest
+from shoal.policy.themis.holding import Holding, Invitation
+from shoal.policy.themis.leases import running_leases, trimmed
 from shoal.policy.themis.protocol import AppReport, Award, GpuOffer, Level, Seats
+from shoal.policy.themis.settled import Settled, SettledApp, SettledCarry, inputs_of
 from shoal.policy.themis.single_auction import SingleBids, SingleSide
 from shoal.policy.themis.single_records import SingleCarry, SingleLeases
 
 Distortion: TypeAlias = Callable[[AppAgent, Apps], AppAgent]
 """An experiment's change to an agent."""
-
-
-@dataclass(frozen=True, slots=True)
-class Invitation:
-    """An auction's invitation: number of bidders, their lowest ρ, GPUs on offer."""
-
-    bidders: int
-    rho: float
-    gpus: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Holding:
-    """An app's GPUs of one kind before an auction: its jobs in order, how they can use GPUs, and those kept by lease.
-
-    ``counts`` are the GPUs kept by job, ``reserved`` those kept beside them for the app's next phase; ``spare`` seats
-    are kept for jobs that start now.
-    """
-
-    jobs: list[int]
-    use: Use
-    kept: int
-    counts: Int64s
-    reserved: int = 0
-    spare: Seats = ()
 
 
 @dataclass(slots=True)
@@ -62,6 +39,8 @@ class AuctionRound:
 
     ``awards`` are by app and kind, ``invitations`` by kind, ``rhos`` by app. Apps of one job are in columns:
     ``sides`` by kind, ``single_rhos`` and ``single_leases``; of them only those that got something have an award.
+    Leases were ``began`` at first; ``holdings`` and ``sizes`` (further GPUs that an app could use) are by kind and app,
+    without those of ``settled`` apps; ``short`` of GPUs are apps with fewer than they lease.
     """
 
     apps: Apps
@@ -78,6 +57,11 @@ class AuctionRound:
     sides: dict[int, SingleSide] = field(default_factory=dict)
     single_rhos: Floats = field(init=False)
     single_leases: SingleLeases = field(init=False)
+    settled: Settled = field(init=False)
+    began: Mapping[tuple[int, int], Lease] = field(init=False)
+    holdings: dict[int, dict[int, Holding]] = field(default_factory=dict)
+    sizes: dict[int, dict[int, tuple[int, ...]]] = field(default_factory=dict)
+    short: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         count = len(self.apps.snapshot.columns)
@@ -86,40 +70,22 @@ class AuctionRound:
         self.one_node = np.zeros(count, dtype=bool)
         self.histories = dict(self.apps.histories)
         self.single_rhos = np.zeros(len(self.apps.singles))
-        self.leases = self._running_leases()
-
-    def _running_leases(self) -> dict[tuple[int, int], Lease]:
-        snapshot, before = self.apps.snapshot, self.apps.before
-        now, columns = snapshot.now, snapshot.columns
-        if before.live:
-            known = {
-                key: lease if lease[0][1] > now else tuple((gpus, end) for gpus, end in lease if end > now)
-                for key, lease in before.leases.items()
-                if key[0] in self.apps.members
-            }
-            self.single_leases = before.singles.leases.running(now, self.apps.singles.records.rows)
-            return {key: lease for key, lease in known.items() if lease}
-        # Without a carry, jobs are taken to have had a lease since they started.
-        begun_alone = SingleLeases.begun(columns, self.apps.alone, self.lease)
-        self.single_leases = begun_alone.running(now, columns.rows)
-        begun: dict[tuple[int, int], list[tuple[int, Seconds]]] = {}
-        for i in np.flatnonzero((columns.held > 0) & (columns.partner < 0)).tolist():
-            end = float(columns.since[i]) + self.lease
-            if end > now and int(columns.app[i]) in self.apps.members:
-                begun.setdefault((int(columns.app[i]), int(columns.kind[i])), []).append((int(columns.held[i]), end))
-        return {key: tuple(sorted(lease, key=lambda part: part[1])) for key, lease in begun.items()}
+        self.leases, self.single_leases = running_leases(self.apps, self.lease)
+        self.began = dict(self.leases)
+        snapshot, carried = self.apps.snapshot, self.apps.before.settled
+        self.settled = Settled.of(snapshot, carried, self.leases) if self.apps.plain else Settled.none(snapshot)
 
     def auction(self, kind: int, arbiter: Arbiter, distorted: Distortion, *, named: bool) -> None:
         """Give apps the GPUs of a kind that they keep, and auction the rest."""
         side = self.sides[kind] = self._side(kind)
-        holdings, offer = self._holdings_and_offer(kind, side)
-        sizes = self._sizes(kind, holdings) if offer.gpus else {}
+        offer = self._offer(kind, side)
+        sizes = self.sizes[kind] = self._sizes(kind) if offer.gpus else {}
         wanting = {app: more for app, more in sizes.items() if more and more[0] <= offer.gpus}
-        reports = [AppReport(app, self._rho(app, kind, holdings.get(app)), more) for app, more in wanting.items()]
+        reports = [AppReport(app, self._rho(app, kind), more) for app, more in wanting.items()]
         singles = self._single_reports(side, offer)
         contest = OfferContest(offer, reports, side, singles, self.single_rhos[singles], arbiter, self.apps.count)
         if len(contest):
-            agents = {app: self._agent(app, kind, holdings.get(app)) for app in contest.own_bidders}
+            agents = {app: self._agent(app, kind) for app in contest.own_bidders}
             bidders = {app: distorted(agent, self.apps) for app, agent in agents.items()}
             bids = {app: agent.bid_machines(offer) if named else agent.bid(offer) for app, agent in bidders.items()}
             snapshot = self.apps.snapshot
@@ -132,9 +98,14 @@ class AuctionRound:
             side.awards.update({place: award for place, alone, award in each if alone})
             for app, bidder in bidders.items():
                 self._record(app, bidder, agents[app])
-        given = {app for (app, k), award in self.awards.items() if k == kind and award.gpus}
-        for app in sorted(given & self.apps.members.keys() | {app for app, k in self.leases if k == kind}):
-            holding = holdings.get(app) or self._holding(app, kind, 0)
+        given = {app for (app, k), award in self.awards.items() if k == kind and award.gpus} & self.apps.members.keys()
+        won = {app: self._held(app, kind) for app in given}
+        for app in given:
+            self.settled.drop(app, self.apps.members[app])
+        same = self.settled.on(kind)
+        self.gpus[same], self.kinds[same] = self.settled.gpus[same], kind
+        for app in sorted(given | {app for app, k in self.leases if k == kind and app not in self.settled.apps}):
+            holding = won.get(app) or self._held(app, kind) or self._holding(app, kind, 0)
             if holding is not None:
                 self._divide(app, kind, holding)
         self._divide_singles(kind, side)
@@ -171,19 +142,38 @@ class AuctionRound:
         cluster, singles = apps.snapshot.cluster, apps.singles
         known = (singles.records.sealed(), self.single_leases, singles.rates)
         carried = SingleCarry(*known, apps.snapshot.perf, cluster.capacity, cluster.node_size)
-        apart = (self.histories, self.leases, *by_job, apps.gpu_ranges, carried)
+        apart = (self.histories, self.leases, *by_job, apps.gpu_ranges, carried, self._next_settled())
         return ThemisCarry(now, apps.count, app_seconds, *apart)
 
     def _until(self) -> Seconds:
         """Return the end of a lease given now: in the first half of a lease period its end, later the next one's."""
         return round_end(self.apps.snapshot.now + 0.5 * self.lease, self.lease)
 
-    def _holdings_and_offer(self, kind: int, side: SingleSide) -> tuple[dict[int, Holding], GpuOffer]:
-        """The holdings of apps with a lease on GPUs of a kind, and the offer of the rest."""
+    def _next_settled(self) -> SettledCarry:
+        """The apps that were awarded nothing and had all GPUs that they lease, with what they keep."""
+        apps, kinds = self.apps, range(len(self.apps.snapshot.cluster.kinds))
+        if not apps.plain:
+            return SettledCarry()
+        moved = self.short.union(app for (app, _), award in self.awards.items() if award.gpus)
+        settled: dict[int, SettledApp] = {}
+        for app in apps.members.keys() - moved:
+            known, sizes = self.settled.apps.get(app), {k: of[app] for k, of in self.sizes.items() if app in of}
+            if known is not None:
+                settled[app] = known._replace(sizes={**known.sizes, **sizes}) if sizes.keys() - known.sizes else known
+            elif not apps.wanted_next(app):
+                kept = {k: of[app].kept for k, of in self.holdings.items() if app in of}
+                settled[app] = SettledApp(tuple(self.began.get((app, k)) for k in kinds), kept, sizes)
+        snapshot = apps.snapshot
+        by_job = (snapshot.columns.rows, snapshot.columns.app, inputs_of(snapshot), self.gpus, self.kinds)
+        return SettledCarry(settled, *by_job, snapshot.perf, snapshot.cluster.capacity)
+
+    def _offer(self, kind: int, side: SingleSide) -> GpuOffer:
+        """The offer of the GPUs of a kind that are not under lease."""
         snapshot, columns = self.apps.snapshot, self.apps.snapshot.columns
-        holdings = self._holdings(kind, side)
+        holdings = self.holdings[kind] = self._holdings(kind, side)
+        same = self.settled.on(kind)
         held = np.zeros(len(columns), dtype=np.int64)
-        held[side.singles.at] = side.kept
+        held[side.singles.at], held[same] = side.kept, self.settled.gpus[same]
         for holding in holdings.values():
             held[holding.jobs] = holding.counts
         free = free_by_node(snapshot, kind, self.apps.node_kind, held)
@@ -197,31 +187,47 @@ class AuctionRound:
             take_seats(free, needs.get(app, 0))
         cluster = snapshot.cluster
         offered = tuple((n, cluster.nodes[n].rack, gpus) for n, gpus in free.items() if gpus)
-        return holdings, GpuOffer(kind, offered, self._until())
+        return GpuOffer(kind, offered, self._until())
 
-    def _sizes(self, kind: int, holdings: Mapping[int, Holding]) -> dict[int, tuple[int, ...]]:
+    def _sizes(self, kind: int) -> dict[int, tuple[int, ...]]:
         """By app the further GPUs of a kind that it could use, ascending."""
         sizes: dict[int, tuple[int, ...]] = {}
         for app in self.apps.members:
-            holding = holdings.get(app)
+            known = self.settled.apps.get(app)
+            if known is not None and kind in known.sizes:
+                sizes[app] = known.sizes[kind]
+                continue
+            holding = self._held(app, kind)
             jobs = [] if holding is not None else self._open(app, kind)
             if holding is not None:
                 sizes[app] = holding.use.beyond(holding.kept)
-            elif jobs:
-                sizes[app] = self.apps.use(kind, jobs).beyond(0)
+            else:
+                sizes[app] = self.apps.use(kind, jobs).beyond(0) if jobs else ()
         return sizes
+
+    def _held(self, app: int, kind: int) -> Holding | None:
+        """An app's holding of a kind under lease; that of a settled app is made when it is first asked for."""
+        holding = self.holdings[kind].get(app)
+        if holding is None and app in self.settled.apps and (app, kind) in self.leases:
+            leased = sum([gpus for gpus, _ in self.leases[app, kind]])
+            holding = self._holding(app, kind, leased)
+            if holding is not None:
+                self.holdings[kind][app] = holding
+        return holding
 
     def _holdings(self, kind: int, side: SingleSide) -> dict[int, Holding]:
         """Return the holdings of apps under lease; leased GPUs that were lost are replaced by idle ones if possible."""
         columns = self.apps.snapshot.columns
         here = np.where((columns.kind == kind) & (columns.partner < 0), columns.held, 0)
         idle, holdings = self.apps.snapshot.cluster.capacity[kind] - int(here.sum()), {}
+        if idle < 0:
+            self.settled.clear()
         leasing = np.flatnonzero(side.open & (side.leased > 0))
         side.keep(leasing, side.leased[leasing])
         # An app that holds all that it leases needs none of the idle GPUs.
         short = leasing if idle < 0 else leasing[side.leased[leasing] > side.here[leasing]]
         single = dict(zip(side.singles.records.app[short].tolist(), short.tolist(), strict=True))
-        for app in sorted([*(app for app, k in self.leases if k == kind), *single]):
+        for app in sorted([*(app for app, k in self.leases if k == kind and app not in self.settled.apps), *single]):
             n = single.get(app)
             if n is not None:
                 held = side.here.item(n)
@@ -231,6 +237,8 @@ class AuctionRound:
             jobs, leased = self.apps.members[app], sum([gpus for gpus, _ in self.leases[app, kind]])
             held = int(here[jobs[0]] if len(jobs) == 1 else here[jobs].sum())
             holding = self._holding(app, kind, min(leased, held + idle))
+            if leased > held:
+                self.short.add(app)
             if holding is not None:
                 holdings[app] = holding
                 idle -= max(holding.kept + holding.reserved - held, 0)
@@ -291,13 +299,14 @@ class AuctionRound:
             spare -= more
         return quick
 
-    def _agent(self, app: int, kind: int, holding: Holding | None) -> AppAgent:
+    def _agent(self, app: int, kind: int) -> AppAgent:
         """The agent of an app that could use GPUs of a kind; without a holding it keeps none."""
+        holding = self._held(app, kind)
         if holding is None:
             return self.apps.agent(app, kind, self._open(app, kind), 0)
         return self.apps.agent(app, kind, holding.jobs, holding.kept)
 
-    def _rho(self, app: int, kind: int, holding: Holding | None) -> float:
+    def _rho(self, app: int, kind: int) -> float:
         """Return ρ of an app that wins nothing now, by its last valuation, renewed if its jobs or own bid changed.
 
         A lease binds, so until it ends the app is taken to have what it keeps, and after that all it can use. So ρ
@@ -307,9 +316,10 @@ class AuctionRound:
         valuation, bid = self.histories[app].valuation, self.apps.own_bid(app)
         bid_at = None if bid is None else bid.at
         if valuation is None or valuation.jobs != self.apps.jobs(app) or valuation.bid_at != bid_at:
-            agent = self._agent(app, kind, holding)
+            agent = self._agent(app, kind)
             valuation = self._record(app, agent, agent)
-        wait, kept = self._until() - self.apps.snapshot.now, holding.kept if holding is not None else 0
+        wait, known, holding = self._until() - self.apps.snapshot.now, self.settled.apps.get(app), self.holdings[kind]
+        kept = known.kept.get(kind, 0) if known is not None else holding[app].kept if app in holding else 0
         self.rhos[app] = self.apps.rho(app, valuation, wait, kept)
         return self.rhos[app]
 
@@ -340,8 +350,8 @@ class AuctionRound:
             self.one_node[jobs] = (counts > running) & (counts > 1) & (award.level is Level.MACHINE)
             if award.seats:
                 self._pin(holding, counts, joined(Placement(holding.spare), Placement(award.seats)).seats)
-        kept = _trimmed(self.leases.pop((app, kind), ()), holding.kept + holding.reserved)
-        lease = (*kept, *(((won, self._until()),) if won else ()))
+        kept = trimmed(self.leases.pop((app, kind), ()), holding.kept + holding.reserved)
+        lease = (*kept, (won, self._until())) if won else kept  # the same object where nothing changed
         if lease:
             self.leases[app, kind] = lease
 
@@ -421,16 +431,3 @@ class AuctionRound:
                 self.pinned[i] = new
             elif own is not None and own.gpus == kept[i]:
                 self.pinned[i] = joined(own, new)
-
-
-def _trimmed(lease: Lease, gpus: int) -> Lease:
-    """The parts of a lease that end last, up to this many GPUs."""
-    if sum([count for count, _ in lease]) <= gpus:
-        return lease
-    kept: list[tuple[int, Seconds]] = []
-    for count, end in reversed(lease):
-        take = min(count, gpus)
-        gpus -= take
-        if take:
-            kept.append((take, end))
-    return tuple(reversed(kept))
