@@ -3,7 +3,7 @@
 Every array is read-only. A column is gathered or computed when it is first read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
@@ -56,7 +56,7 @@ class Saves:
 
 def sealed(array: _A) -> _A:
     """Make an array read-only and return it."""
-    array.setflags(write=False)
+    array.setflags(False)  # type: ignore[call-arg]  # named, ``write`` takes twice as long
     return array
 
 
@@ -75,7 +75,7 @@ class _LiveRows(Generic[_A]):
         if column is None:
             assert self._block is not None
             column = self._columns[row] = self._block[row].take(self._live)
-            column.setflags(write=False)
+            column.setflags(False)
         return column
 
     def __len__(self) -> int:
@@ -124,7 +124,7 @@ class _Declared(Generic[_A]):
 
     def __get__(self, columns: "Columns", owner: type | None = None) -> _A:
         column: _A = getattr(columns._static, self._name).take(columns._slots)
-        column.setflags(write=False)
+        column.setflags(False)  # type: ignore[call-arg]
         columns.__dict__[self._name] = column  # found there by later reads
         return column
 
@@ -157,35 +157,24 @@ class Columns:
         self.now = now
         self.rows = rows
         """Admission numbers, ascending."""
-        rows.setflags(write=False)
+        rows.setflags(False)  # type: ignore[call-arg]
         self._slots = slots
         self._static = static
-        self._blocks = floats, ints
-
-    @cached
-    def _floats(self) -> _LiveRows[Floats]:
-        return _LiveRows(self._blocks[0], self._slots)
-
-    @cached
-    def _ints(self) -> _LiveRows[Int32s]:
-        return _LiveRows(self._blocks[1], self._slots)
+        self._floats = _LiveRows(floats, slots)
+        self._ints = _LiveRows(ints, slots)
 
     def secure(self) -> None:
         """Gather all columns not yet read; afterwards the state's blocks may change."""
-        for rows in self._rows():
-            rows.secure()
-        self.__dict__.pop("_blocks", None)
-
-    def _rows(self) -> "tuple[_LiveRows[Floats], _LiveRows[Int32s]]":
-        return self._floats, self._ints
+        self._floats.secure()
+        self._ints.secure()
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def int_at(self, row: int, position: int) -> int:
-        """Return one entry of a row of `IntRow`, which costs less than the whole row if few entries are read."""
-        found: int = self._ints.at(row, position)
-        return found
+    @cached
+    def int_at(self) -> Callable[[int, int], int]:
+        """Function of a row of `IntRow` and a position: the entry, which costs less than the row if few are read."""
+        return self._ints.at
 
     def keep_totals(self, demand: int, widest: int, all_able: bool, unserved: Sequence[int] | None) -> None:
         """Set the totals, which the state keeps, so that they need not be computed; ``unserved`` unless it is None."""
@@ -206,7 +195,6 @@ class Columns:
 
     def with_work(self, work: Floats) -> "Columns":
         """Return these columns with another total work declared for each job."""
-        self._rows()  # the copy shares them: a change of the state secures both
         other = copy(self)
         for derived in ("remaining", "remaining_seconds"):
             other.__dict__.pop(derived, None)

@@ -31,7 +31,7 @@ _WITH_RUN = frozenset(map(int, WITH_RUN))
 _SEEN = frozenset(int(state) for state in JobState if state.live and state not in (JobState.HELD, JobState.CANCELLING))
 """The states of jobs that policies see."""
 
-_FEW_UNSERVED = 16
+_FEW_UNSERVED = 2
 """Most unserved jobs that are found by their slots; with more of them comparing two columns is faster."""
 
 

@@ -272,9 +272,13 @@ def ranked_verdicts(
 
 def either_code(mask: Flags, yes: ReasonTemplate, no: ReasonTemplate) -> UInt8s:
     """Return one reason's code where the mask is true and another's elsewhere: ``np.where`` at a tenth of its cost."""
-    codes: UInt8s = mask.view(np.uint8) * (yes.code ^ no.code)
-    codes ^= no.code
+    codes: UInt8s = _no_and_yes(yes, no).take(mask.view(np.uint8))
     return codes
+
+
+@cache
+def _no_and_yes(yes: ReasonTemplate, no: ReasonTemplate) -> UInt8s:
+    return sealed(np.array([no.code, yes.code], dtype=np.uint8))
 
 
 def explained(
