@@ -50,7 +50,7 @@ class Cluster:
         for held_by, there in self.seats.items():
             node_of[held_by] = there[0][0] if len(there) == 1 else -1
         wide = [(gang, *seat) for gang, there in self.seats.items() if len(there) > 1 for seat in there]
-        self.held = HeldSeats(node_of, np.array(wide, dtype=np.intp).reshape(len(wide), 3), self.seats.get)
+        self.held = HeldSeats(node_of, self.seats.get, np.array(wide, dtype=np.intp).reshape(len(wide), 3))
         self.pools = pools
 
     def core(self, tolerance: float) -> CoreAllotment:

@@ -17,7 +17,7 @@ Reference: Pisinger (1995) for the core.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -40,12 +40,12 @@ _OFFERS = 8
 class HeldSeats:
     """By gang the node on which it holds all its units, −1 if there is none; ``of`` returns the seats of a gang.
 
-    ``wide`` are the seats of gangs that span nodes (seats × gang, node, units).
+    ``wide`` are the seats of gangs that span nodes (seats × gang, node, units), where some of these may be settled.
     """
 
     node: Indices
-    wide: Indices
     of: Callable[[int], Seats | None]
+    wide: Indices = field(default_factory=lambda: np.empty((0, 3), dtype=np.intp))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -139,7 +139,7 @@ def _sold_core(snapshot: Snapshot, table: RateTable, offers: Offers) -> Sold:
     options = ListedOptions(listed.job, worth, listed.gpus.astype(np.float64), listed.kind, stays, listed.begin)
     cluster = snapshot.cluster
     nodes = Nodes(np.array(cluster.usable, dtype=np.intp), np.array(cluster.node_kind, dtype=np.intp))
-    found = allot_core(options, HeldSeats(table.node, wide, seats_of), nodes, len(cluster.kinds), TUNING.tolerance)
+    found = allot_core(options, HeldSeats(table.node, seats_of, wide), nodes, len(cluster.kinds), TUNING.tolerance)
     density = worth / options.units
     best = np.where(found.picks >= 0, found.picks, options.first_at(density, options.top(density)))
     offered, served = best >= 0, found.picks >= 0
