@@ -38,6 +38,7 @@ def job_forecasts(
         keys[:, known] = np.stack([before.batches, before.measured])[:, at]
         gained[known] = before.gained[at]
         fresh &= ~known
+    done, left, optimistic, whole = exact
     jobs = snapshot.jobs
     ends: Floats = np.arange(rounds + 1, dtype=np.float64) * float(seconds)
     for i in np.flatnonzero(fresh).tolist():
@@ -45,11 +46,10 @@ def job_forecasts(
         ahead = forecast(snapshot, job, rule, noise)
         if isinf(ahead.seconds):  # a batch size that it declared or is predicted fits nowhere; the present one does
             ahead = forecast(snapshot, job, "reactive", noise)
-        exact[1:, i] = ahead.seconds, ahead.optimistic, job.done + ahead.work
+        left[i], optimistic[i], whole[i] = ahead.seconds, ahead.optimistic, job.done + ahead.work
         gained[i] = work_by_round(ahead, ends)
     for array in (exact, keys, gained):
         sealed(array)
-    done, left, optimistic, whole = exact
     return JobForecasts(columns.rows, done, keys[0], keys[1], left, optimistic, whole, gained)
 
 
@@ -66,9 +66,11 @@ def _kept(snapshot: Snapshot, before: JobForecasts, renew: bool) -> tuple[Indice
 
 def work_by_round(ahead: RegimeForecast, ends: Floats) -> Floats:
     """Return the work done by the end of each round; a job's last round counts as a full one, to be worth as much."""
-    times = np.cumsum([0.0, *(regime.seconds for regime in ahead.ahead)])
-    works = np.cumsum([0.0, *(regime.work for regime in ahead.ahead)])
-    whole = max(float(np.ceil(times[-1] / ends[1] - 1e-9) * ends[1]), float(times[-1]))
-    rest = (whole - float(times[-1])) * ahead.ahead[-1].rate
-    table: Floats = np.interp(ends, np.append(times, whole), np.append(works, works[-1] + rest))
+    times, works = [0.0], [0.0]
+    for regime in ahead.ahead:
+        times.append(times[-1] + regime.seconds)
+        works.append(works[-1] + regime.work)
+    end = times[-1]
+    whole = max(float(np.ceil(end / ends.item(1) - 1e-9)) * ends.item(1), end)
+    table: Floats = np.interp(ends, [*times, whole], [*works, works[-1] + (whole - end) * ahead.ahead[-1].rate])
     return table
