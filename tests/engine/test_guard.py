@@ -14,7 +14,7 @@ from shoal.core.interfaces import Policy
 from shoal.core.snapshot import Snapshot
 from shoal.core.topology import Topology, parse_cluster
 from shoal.engine.guard import FIRST_RETRY, LAST_RETRY, SUSPECT_RETRY, Guard, TooSlow
-from shoal.engine.loop import Loop, judge_or_keep
+from shoal.engine.loop import Judgement, Loop, judge_or_keep
 from shoal.engine.moves import StopStartPlanner
 from shoal.engine.replay import Scheduler, replay
 from shoal.engine.state import State
@@ -23,7 +23,7 @@ from shoal.perf.model import ProfiledModel
 from shoal.placement.packed import PackedPlacer
 from shoal.policy.classic.fifo import Fifo
 from shoal.store.journal import MemoryJournal
-from shoal.testing.builders import job
+from shoal.testing.builders import job, snapshot
 
 T = TypeVar("T")
 CLUSTER = parse_cluster("gpu:2x4")
@@ -224,3 +224,148 @@ def test_verdicts_of_the_others_keep_their_numbers_and_reasons() -> None:
     assert verdicts.gpus.tolist() == [0, 1, 1, 0]
     assert [verdicts[name].reason for name in "abc"] == [alone[name].reason for name in "abc"]
     assert [type(verdicts[name]) for name in ("bad", "a")] == [Refusal, Grant]
+
+
+class Timed(Untimed):
+    """A time limit under which calls take these seconds, then none; keeps the limits that it is asked to enforce."""
+
+    def __init__(self, *taken: float) -> None:
+        super().__init__()
+        self.taken, self.limits = [*taken], list[float]()
+
+    def run(self, call: Callable[[], T], seconds: float) -> tuple[T, float]:
+        self.limits.append(seconds)
+        taken = self.taken.pop(0) if self.taken else 0.0
+        return call(), taken
+
+
+def judged(guard: Guard, policy: Policy, seen: Snapshot) -> Judgement | tuple[Event, ...]:
+    return guard.judge(seen, policy, PackedPlacer(), StopStartPlanner())
+
+
+def seen(*names: str, held: tuple[str, ...] = (), now: float = 50.0) -> Snapshot:
+    return snapshot([job(name, 0.0, 1, 100) for name in names], "gpu:2x4", held=dict.fromkeys(held, 1), now=now)
+
+
+def set_aside(found: Judgement | tuple[Event, ...], at: Snapshot) -> dict[str, float]:
+    """By job the seconds until it is tried again."""
+    assert isinstance(found, tuple)
+    events = [event for event in found if isinstance(event, JobSetAside)]
+    assert len(events) == len(found)
+    assert {event.at for event in events} <= {at.now}
+    assert {event.reason for event in events} <= {events[0].reason}
+    return {at.register.ids[event.job]: event.retry_at - at.now for event in events}
+
+
+def test_a_decision_may_take_ten_seconds_or_four_times_as_long_as_the_last() -> None:
+    limit = Timed(3.0, 1.0, 2.5)
+    guard = Guard(limit)
+    for _ in range(4):
+        assert isinstance(judged(guard, Fifo(), seen("a")), Judgement)
+    assert limit.limits == [10.0, 12.0, 10.0, 10.0]
+
+
+@pytest.mark.parametrize(("usual", "probe"), [(0.0, 1.0), (0.2, 1.0), (2.0, 8.0), (30.0, 120.0)])
+def test_a_probe_may_take_four_times_as_long_as_the_last_decision_and_a_second_at_least(
+    usual: float, probe: float
+) -> None:
+    limit = Timed(usual)
+    guard = Guard(limit)
+    judged(guard, Fifo(), seen("a", "b"))
+    at = seen("a", "b", "bad")
+    assert set_aside(judged(guard, Picky(), at), at) == {"bad": FIRST_RETRY}
+    assert set(limit.limits[2:]) == {probe}
+
+
+def test_the_limit_doubles_each_time_that_it_is_reached_without_a_culprit_up_to_sixty_four_times() -> None:
+    limit = Timed()
+    guard = Guard(limit)
+    found = []
+    for _ in range(8):
+        before = len(limit.limits)
+        answer = judged(guard, Picky(TooSlow, always=True), seen("a"))
+        assert isinstance(answer, tuple)
+        (event,) = answer
+        assert isinstance(event, PolicyOverran)
+        assert event.at == 50.0
+        found.append((limit.limits[before], event.reason))
+    assert [seconds for seconds, _ in found] == [10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 640.0]
+    assert found[0][1] == "the policy took more than 10 CPU seconds"
+
+
+def test_a_search_is_made_once_at_a_time() -> None:
+    at = seen("a", "bad")
+    aside = JobSetAside(at.now, 0, "why", at.now + 60.0)
+    limit = Timed()
+    assert isinstance(judged(Guard(limit), Picky(), replace(at, set_aside={0: aside})), Judgement)
+    assert len(limit.limits) == 1
+    earlier = replace(at, set_aside={0: replace(aside, at=at.now - 1.0, retry_at=at.now - 0.5)})
+    assert set_aside(judged(Guard(limit), Picky(), earlier), at) == {"bad": FIRST_RETRY}
+
+
+def test_jobs_that_the_search_had_no_time_for_are_tried_again_soon_with_the_same_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shoal.engine.guard._MOST_PROBES", 2)
+    at = seen("a", "bad-1", "b", "bad-2")
+    assert set_aside(judged(Guard(Timed()), Picky(), at), at) == dict.fromkeys(at.ids, SUSPECT_RETRY)
+
+
+@pytest.mark.parametrize(
+    ("error", "usual", "each", "probes", "examined"),
+    [
+        (OverflowError, 0.0, 0.0, 103, 24),
+        (OverflowError, 0.0, 20.0, 17, 2),
+        (OverflowError, 0.0, 29.0, 17, 2),
+        (OverflowError, 0.0, 30.0, 3, 0),
+        (TooSlow, 0.0, 0.0, 83, 19),
+        (TooSlow, 5.0, 0.0, 7, 0),
+        (TooSlow, 7.5, 0.0, 5, 0),
+    ],
+)
+def test_a_search_ends_after_a_hundred_probes_or_a_minute_of_them(
+    error: type[BaseException], usual: float, each: float, probes: int, examined: int
+) -> None:
+    names = [f"{'bad' if n % 2 else 'ok'}-{n:03}" for n in range(128)]
+    at = snapshot([job(name, 0.0, 1, 100) for name in names], "gpu:32x4", now=50.0)
+    limit = Timed(usual)
+    guard = Guard(limit)
+    judged(guard, Fifo(), seen("a"))
+    limit.taken = [each] * 200
+    found = set_aside(judged(guard, Picky(error), at), at)
+    assert len(limit.limits) - 2 == probes, "halves that are left are tried once each"
+    assert [*found.values()].count(FIRST_RETRY) == examined
+
+
+def test_known_are_the_jobs_that_run_and_those_that_were_decided_on_before() -> None:
+    guard = Guard(Timed())
+    judged(guard, Fifo(), seen("a", "b"))
+    assert guard._known(seen("a", "b", "c", "d", held=("d",))) == (0, 1, 3)
+    assert Guard(Timed())._known(seen("a", "b")) == ()
+
+
+@pytest.mark.parametrize(
+    ("running", "aside"),
+    [
+        (("bad",), {"bad"}),
+        (("bad", "a"), {"bad"}),
+        (("bad-1", "bad-2"), None),
+        (("bad-1", "bad-2", "a"), None),
+        (("bad-1", "bad-2", "a", "b"), {"bad-1", "bad-2"}),
+    ],
+)
+def test_a_policy_is_at_fault_if_it_fails_on_most_of_several_running_jobs(
+    running: tuple[str, ...], aside: set[str] | None
+) -> None:
+    at = seen(*running, held=running)
+    found = judged(Guard(Timed()), Picky(), at)
+    if aside is None:
+        assert isinstance(found, Judgement)
+    else:
+        assert set_aside(found, at).keys() == aside
+
+
+def test_jobs_that_were_not_examined_count_as_those_that_a_policy_fails_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.engine.guard._MOST_PROBES", 2)
+    running = ("a", "bad-1", "b", "bad-2")
+    assert isinstance(judged(Guard(Timed()), Picky(), seen(*running, held=running)), Judgement)

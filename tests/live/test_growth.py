@@ -119,6 +119,13 @@ def test_a_job_that_starts_now_lacks_gpus_of_its_fastest_kind_unless_it_is_grant
     assert wished(seen, a=Grant(2, kind="p100"), b=2) == {"p100": 2}, "and 4 of c's kind for c"
 
 
+def test_gpus_that_a_starting_job_is_granted_of_a_slower_kind_are_taken_there() -> None:
+    fast = job("a", gpus=2, work=1e6, model="ResNet-50", batch_size=64)
+    seen = snapshot([fast, job("b", gpus=3, kinds=("v100",))], "k80:1x4,v100:1x4")
+    assert wished(seen, a=2) == {"v100": 1}, "its fastest kind is v100"
+    assert wished(seen, a=Grant(2, kind="k80")) == {}
+
+
 def test_a_running_job_lacks_gpus_of_the_kind_it_holds() -> None:
     rows = [job("a", gpus=4, min_gpus=1, max_gpus=4), job("b", gpus=3, kinds=("p100",))]
     held: dict[str, int | Placement] = {"a": Placement(((1, 1),)), "b": 3}
