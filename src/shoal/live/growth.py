@@ -57,7 +57,7 @@ def _more_gpus(snapshot: Snapshot, position: int, granted: int, kind: int) -> in
     if not adapts(spec):
         return max(0, int(snapshot.columns.gpus[position]) - granted)
     node = cluster.node_size[kind]
-    if report is None or not node:
+    if not node:
         return 0
     offer = NodeOffer(cluster.kinds[kind], node, ceil(spec.max_gpus / node))
     age = snapshot.now - float(snapshot.columns.submitted[position])

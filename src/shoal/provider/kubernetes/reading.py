@@ -57,7 +57,6 @@ class Terminated(Fields, frozen=True, rename="camel"):
     exit_code: int
     reason: str = ""
     message: str = ""
-    started_at: str | None = None
     finished_at: str | None = None
 
 

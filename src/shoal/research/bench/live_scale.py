@@ -50,7 +50,7 @@ def live_scale(nodes: int, live: int, per_second: float, policy: str = "fifo") -
             figures[f"cpu_s_per_get_{name}"] = spent() / 3
         figures |= commits(cluster.client.lines("/v1/metrics"))
         figures["peak_mb"] = _peak_mb(pid)
-        figures |= _restarted(cluster, fleet)
+        figures |= _restarted(cluster)
     return figures
 
 
@@ -146,7 +146,7 @@ def _submit(client: Client, per_second: float, took: list[float]) -> None:
         sent += 1
 
 
-def _restarted(cluster: BenchCluster, fleet: Fleet) -> dict[str, float]:
+def _restarted(cluster: BenchCluster) -> dict[str, float]:
     """Kill the control plane and start it again."""
     cluster.control_plane.kill()
     cluster.control_plane.communicate()
