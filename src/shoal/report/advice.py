@@ -154,7 +154,7 @@ def draw_days(eligible: Floats) -> Draws:
 
 
 def _figures(outcome: Outcome, columns: RecordedColumns, kept: Flags, draws: Draws) -> dict[str, Floats]:
-    """Each measure: its value first, then its value in each draw."""
+    """Return, by measure, 1 + draws values: the measure itself, then its value in each draw."""
     unit, tenant = draws.unit[kept], columns.tenant[kept]
     counts = np.concatenate([np.ones((1, draws.counts.shape[1])), draws.counts])
     jct, wait = outcome.jct[kept], outcome.wait[kept]

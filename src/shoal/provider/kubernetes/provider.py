@@ -275,7 +275,7 @@ def _listed(watch: ListWatch[T]) -> list[T]:
 
 
 def _authorities(arguments: Sequence[str]) -> str:
-    """Return the certificates in the file that an agent is to trust, if it is to."""
+    """Return the certificates that an agent is to trust, from the file its arguments name; empty if they name none."""
     if "--cafile" not in arguments:
         return ""
     try:
