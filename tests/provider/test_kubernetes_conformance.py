@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.provider.kubernetes_sites import KubeSite, fake_site, wait_for
+from tests.provider.provider_story import run_story
 
 from shoal.provider.kubernetes.options import KubernetesOptions, Place
 from shoal.provider.kubernetes.provider import KubernetesProvider, abilities_of
-from shoal.testing.provider_story import run_story
 
 
 @dataclass(frozen=True, slots=True)

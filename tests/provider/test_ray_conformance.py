@@ -4,10 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.provider.provider_story import run_story
 from tests.provider.ray_cluster import RayCluster, wait_for
 from tests.provider.ray_engine import RayEngine, StrangerDriver, provider_on
-
-from shoal.testing.provider_story import run_story
 
 
 @pytest.mark.engines

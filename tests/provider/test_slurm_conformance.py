@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.provider.provider_story import run_story
 from tests.provider.slurm_sites import SlurmSite, command, fake_site, real_site, wait_for
 
 from shoal.provider.slurm.commands import SlurmOptions
 from shoal.provider.slurm.provider import SlurmProvider
-from shoal.testing.provider_story import run_story
 
 
 @dataclass(frozen=True, slots=True)

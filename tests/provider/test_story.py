@@ -7,10 +7,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.provider.provider_story import run_story
+
 from shoal.core.topology import Node
 from shoal.provider.local import LocalProvider
 from shoal.provider.protocol import EngineAway, Seen, Site
-from shoal.testing.provider_story import run_story
 
 NODES = (Node("one", "gpu", 1), Node("two", "gpu", 1))
 
