@@ -26,6 +26,28 @@ def test_decisions_are_numbered_back_from_the_last_one() -> None:
     assert (log.at(6), log.at(9), log.at(5), log.at(10)) == (1.0, 5.0, None, None)
 
 
+def test_numbers_set_again_move_on_from_the_last_ones_and_moves_stay() -> None:
+    log = DecisionLog()
+    log.note(1.0, [("start", "a", "ann")])
+    log.number_to(10)
+    log.note(2.0, [])
+    log.number_to(30)
+    assert [(each.number, each.at, each.moves) for each in log.moved()] == [(28, 1.0, (("start", "a", "ann"),))]
+    assert (log.count, log.at(28), log.at(29), log.at(27)) == (30, 1.0, 2.0, None)
+
+
+def test_the_oldest_times_are_dropped_an_eighth_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.live.decision_log._MOST_TIMES", 20)
+    log = DecisionLog()
+    first_known = []
+    for number in range(25):
+        log.note(float(number), [])
+        first_known.append(next(at for at in range(30) if log.at(at) is not None))
+        assert log.at(number) == float(number)
+    assert first_known == [0] * 21 + [2, 2, 4, 4]
+    assert (log.count, log.number_at(24.0), log.number_at(3.0)) == (25, 24, None)
+
+
 def test_who_watches_decisions_gets_the_number_the_seconds_and_the_moves_of_each() -> None:
     seen: list[tuple[object, ...]] = []
     log = DecisionLog(watch=lambda *found: seen.append(found))
