@@ -40,8 +40,15 @@ class Work:
     @property
     def gpu_seconds(self) -> float:
         """GPU-seconds left on the number of GPUs with the highest speed per GPU."""
+        if self.least == self.most:
+            return self.least * self.alone
         counts = np.arange(self.least, self.most + 1)
         return float((counts * self.seconds[counts]).min())
+
+    @property
+    def alone(self) -> float:
+        """Seconds on the fewest GPUs it can use."""
+        return self.seconds.item(self.least)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,9 +126,10 @@ def phase_seconds(works: Sequence[Work], use: Use) -> Floats:
     total = sum(work.gpu_seconds for work in works)
     seconds = np.full(len(counts), np.inf)
     np.divide(total, counts, out=seconds, where=counts > 0)
+    seconds = np.maximum(seconds, max((work.alone for work in works if work.least == work.most), default=0.0))
     for work in works:
-        alone = work.seconds[np.clip(counts, work.least, work.most)]
-        seconds = np.maximum(seconds, np.where(counts > 0, alone, np.inf))
+        if work.least < work.most:
+            seconds = np.maximum(seconds, work.seconds[np.minimum(np.maximum(counts, work.least), work.most)])
     return np.minimum.accumulate(seconds)
 
 

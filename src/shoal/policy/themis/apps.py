@@ -323,6 +323,11 @@ class Apps:
         """Return the work left of a job on a kind it can run on; GPUs that do not make it faster are left out."""
         least, most = self.gpu_range(i, kind)
         curve = self._known(i, kind).curve
+        if least == most:
+            peak, seconds = float(curve[: least + 1].max()), np.full(least + 1, np.inf)
+            if peak > 0:
+                seconds[least] = self.left[i] / peak
+            return Work(seconds, least, most)
         seconds = np.full(len(curve), np.inf)
         np.divide(self.left[i], curve, out=seconds, where=curve > 0)
         return Work(np.minimum.accumulate(seconds), least, most)
@@ -366,16 +371,24 @@ class Apps:
                 found.pop((row, kind), None)
         return GpuRanges(snapshot.perf, capacity, found)
 
-    def _curve_inputs(self, i: int) -> tuple[JobSpec, int, int]:
-        columns = self.snapshot.columns
-        return self._spec(i), columns.batch_size.item(i), columns.measured.item(i)
-
     def _known(self, i: int, kind: int) -> GpuRange:
+        """A job's rates on a kind and its range."""
+        known = self._known_now[kind].get(i)
+        if known is None:
+            known = self._known_now[kind][i] = self._looked_up(i, kind)
+        return known
+
+    @cached_property
+    def _known_now(self) -> tuple[dict[int, GpuRange], ...]:
+        """By kind and job the rates and ranges that this decision has looked up."""
+        return tuple({} for _ in self.snapshot.cluster.kinds)
+
+    def _looked_up(self, i: int, kind: int) -> GpuRange:
         """A job's rates on a kind and its range: the carried ones while their inputs are the same."""
-        key, inputs = (self._rows[i], kind), self._curve_inputs(i)
+        columns, key = self.snapshot.columns, (self._rows[i], kind)
+        inputs = self._spec(i), columns.batch_size.item(i), columns.measured.item(i)
         known = self.gpu_ranges.found.get(key)
         if known is None or not known.holds(*inputs):
-            columns = self.snapshot.columns
             most = min(int(columns.max_gpus[i]), self.snapshot.cluster.capacity[kind])
             curve = self.snapshot.perf.curve(self.snapshot.jobs.at(i), self.snapshot.cluster.kinds[kind])
             gpus = useful_range(curve[: most + 1].tobytes(), int(columns.min_gpus[i]))
