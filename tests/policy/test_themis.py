@@ -449,6 +449,20 @@ def test_apps_of_one_job_get_the_same_in_columns_as_by_messages(
     assert carried[0] == carried[1]
 
 
+def test_dropping_the_rates_that_no_app_has_any_more_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = generate("afs", jobs=14, seed=4, interarrival=300.0).jobs
+    seen, classes = [], []
+    for spare in (1000, -1_000_000):
+        monkeypatch.setattr("shoal.policy.themis.singles._SPARE", spare)
+        run = simulate(Themis(), rows, "gtx1080:3x4", knowledge="online", until=12_000.0)
+        last = run.cycles[-1].judgement.decision
+        assert isinstance(last.carry, ThemisCarry)
+        seen.append(([cycle.judgement.verdicts.digest() for cycle in run.cycles], said_last(last)))
+        classes.append(len(last.carry.singles.rates))
+    assert seen[0] == seen[1]
+    assert classes[1] < classes[0]
+
+
 def test_a_job_with_other_bounds_is_valued_anew() -> None:
     rows = [job("a", 0, 2, 1000, min_gpus=1, max_gpus=2), job("b", 0, 1, 1000)]
     moment = snapshot(rows, "gpu:1x4")
