@@ -185,7 +185,7 @@ class JobViews(Mapping[JobId, JobView]):
 
     def at(self, position: int) -> JobView:
         """Return the job at a position of the columns."""
-        spec = self._snapshot.specs[position]
+        spec = self._snapshot.spec(position)
         return JobView(self._snapshot, position, spec, spec.id, spec.gpus)
 
 
@@ -288,6 +288,11 @@ class Snapshot:
     def specs(self) -> Sequence[JobSpec]:
         """Specifications of the live jobs, in order of admission."""
         return list(map(self.register.specs.__getitem__, self.columns.rows.tolist()))
+
+    def spec(self, at: int) -> JobSpec:
+        """Return the specification of the job at a position; costs less than ``specs`` where few are read."""
+        specs = self.__dict__.get("specs")
+        return self.register.specs[self.columns.rows.item(at)] if specs is None else specs[at]
 
     @property
     def jobs(self) -> JobViews:

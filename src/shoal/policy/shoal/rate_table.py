@@ -192,7 +192,7 @@ def _spliced(old: OptionList | None, own: OptionList | None, origin: Indices, ne
 
 
 def _traits(snapshot: Snapshot, i: int, seats: dict[tuple[int, int], tuple[Placement, ...]]) -> int:
-    spec, job = snapshot.specs[i], snapshot.jobs.at(i)
+    spec, job = snapshot.spec(i), snapshot.jobs.at(i)
     traits = ELASTIC * spec.elastic | ADAPTIVE * adapts(spec) | IN_APP * (spec.app is not None)
     traits |= SCRIPTED * (spec.adaptation is not None or bool(spec.batch_schedule))
     if spec.gpus > 1 and spec.model is not None and not traits & (ELASTIC | ADAPTIVE):
@@ -244,7 +244,7 @@ class _FreshRates:
         snapshot, kinds = self._snapshot, self._kinds
         elastic = ((self._traits & (ELASTIC | ADAPTIVE)) == ELASTIC).nonzero()[0]
         for row, i in zip(elastic.tolist(), self._jobs[elastic].tolist(), strict=True):
-            job, spec = snapshot.jobs.at(i), snapshot.specs[i]
+            job, spec = snapshot.jobs.at(i), snapshot.spec(i)
             for k, column in enumerate(first):
                 curve = snapshot.perf.curve(job, kinds.names[k])
                 sizes = gpus[row, column : column + 2 + len(kinds.sizes[k])]
@@ -262,12 +262,12 @@ class _FreshRates:
         if measured:
             known = [(jobs[row], report) for row in measured if (report := joined[row]) is not None]
             fits = [kind_fit(snapshot, i, kind, report, True) for i, report in known]
-            limits = [limits for i, _ in known if (limits := snapshot.specs[i].limits) is not None]
+            limits = [limits for i, _ in known if (limits := snapshot.spec(i).limits) is not None]
             noises = np.array([report.noise for _, report in known])
             rates[measured] = best_of_many(fits, limits, noises, sizes, kinds.distance(kind, sizes))
         found = np.zeros(gpus.shape)
         for row, (i, report) in enumerate(zip(jobs, joined, strict=True)):
-            spec, wide = snapshot.specs[i], gpus[row]
+            spec, wide = snapshot.spec(i), gpus[row]
             self.known[adaptive[row]] = report is not None
             able = (wide >= spec.min_gpus) & (wide <= most_explored(spec, report)) & (wide <= kinds.installed[kind])
             able &= spec.kinds is None or name in spec.kinds
@@ -316,7 +316,7 @@ def _rate_there(
     row: int,
 ) -> float:
     """Return the rate on the seats that a job holds; ``others`` has its other options at ``row``."""
-    placement, spec, kind = snapshot.placement(i), snapshot.specs[i], int(snapshot.columns.kind[i])
+    placement, spec, kind = snapshot.placement(i), snapshot.spec(i), int(snapshot.columns.kind[i])
     if placement is None or not spec.min_gpus <= placement.gpus <= spec.max_gpus:
         return 0.0
     apart = int(snapshot.cluster.locality(placement))
