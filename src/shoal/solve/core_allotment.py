@@ -263,11 +263,13 @@ class AllotmentCore:
             return self.members[:0]
         hole = np.zeros(self.pools)
         np.maximum.at(hole, nodes.pool, np.where(found.free == nodes.units, free[nodes.pool], found.free))
-        listed = (hole[options.pool] > 0).nonzero()[0]
-        listed = listed[~self._core[options.row[listed]]]
+        has = np.where(found.picks >= 0, options.worth[found.picks], 0.0)
+        has[self._core] = np.inf
+        listed = (options.worth > has[options.row]).nonzero()[0]
+        listed = listed[hole[options.pool[listed]] > 0]
         row = options.row[listed]
         pick = found.picks[row]
-        gain = options.worth[listed] - np.where(pick >= 0, options.worth[pick], 0.0)
+        gain = options.worth[listed] - has[row]
         same = (pick >= 0) & (options.pool[pick] == options.pool[listed])
         more = options.units[listed] - np.where(same, options.units[pick], 0.0)
         fits = ((gain > 0) & (more <= hole[options.pool[listed]])).nonzero()[0]
