@@ -149,7 +149,7 @@ def _adapting(snapshot: Snapshot, before: OptionsCarry | None) -> Flags:
     at, same = match_rows(before.basis.rows, snapshot.columns.rows)
     adapting: Flags = before.adapting[at]
     for i in (~same).nonzero()[0].tolist():
-        adapting[i] = adapts(snapshot.specs[i])
+        adapting[i] = adapts(snapshot.spec(i))
     return adapting
 
 

@@ -83,8 +83,8 @@ class OptionRates:
         """The rates of the jobs at these positions on the options of one kind; 0 on those they may not have."""
         columns, name, sizes = self.snapshot.columns, self.snapshot.cluster.kinds[kind], grid.sizes
         fewest, asked = columns.min_gpus[at][:, None], columns.gpus[at][:, None]
-        specs = self.snapshot.specs
-        may = np.array([(kinds := specs[i].kinds) is None or name in kinds for i in at.tolist()], dtype=bool)
+        spec = self.snapshot.spec
+        may = np.array([(kinds := spec(i).kinds) is None or name in kinds for i in at.tolist()], dtype=bool)
         allowed = (grid.common | (sizes == fewest) | (sizes == asked)) & may[:, None]
         allowed &= (sizes >= fewest) & (sizes <= most[:, None])
         rates = np.zeros(allowed.shape)
@@ -100,7 +100,7 @@ class OptionRates:
         limits: list[BatchLimits] = []
         noises: list[float] = []
         for row, i in enumerate(at.tolist()) if self.reports else ():
-            bounds = self.snapshot.specs[i].limits
+            bounds = self.snapshot.spec(i).limits
             if i not in self.reports:
                 continue
             report = self.reports[i]
@@ -141,8 +141,8 @@ class OptionRates:
         within = np.maximum(share, fewest)
         total, weight = np.zeros(len(at)), np.zeros(len(at))
         turns = np.minimum(1.0, share / np.maximum(fewest, 1.0))
-        specs = self.snapshot.specs
-        limited = np.array([whole and (self.every or specs[i].limits is not None) for i in at.tolist()], dtype=bool)
+        spec = self.snapshot.spec
+        limited = np.array([whole and (self.every or spec(i).limits is not None) for i in at.tolist()], dtype=bool)
         for k, capacity in enumerate(self.snapshot.cluster.capacity):
             grid, first = self.grids[k], self.firsts[k]
             here = _best_within(grid, rates[at, first : first + len(grid.sizes)], within)
@@ -155,7 +155,7 @@ class OptionRates:
     def _best_unexplored(self, kind: int, at: Indices, share: int) -> Floats:
         """Return the best rate of these jobs within the share and what they can use, whatever was measured."""
         fewest = self.snapshot.columns.min_gpus[at].astype(np.intp)
-        usable = np.array([_usable(self.snapshot.specs[i]) for i in at.tolist()], dtype=np.intp)
+        usable = np.array([_usable(self.snapshot.spec(i)) for i in at.tolist()], dtype=np.intp)
         within = np.minimum(usable, np.maximum(share, fewest))
         grid = _grid(self.snapshot.cluster, kind, self._asked, int(within.max(initial=0)), every=False)
         rates: Floats = self._of_kind(kind, grid, at, within).max(axis=1, initial=0.0)

@@ -52,10 +52,9 @@ def allot_many(snapshot: Snapshot, carry: OptionsCarry, worth_of: WorthOf) -> Li
     pool = np.where(stays, columns.kind[row], kinds[column - 1])
     worth = worth_of(speedups, row, stays)
     options = ListedOptions.of(len(columns), row, worth, units.astype(np.float64), pool, stays)
-    placements = snapshot.all_placements
 
     def seats_of(job: int) -> Seats | None:
-        held = placements[job]
+        held = snapshot.placement(job)
         return None if held is None else held.seats
 
     held = HeldSeats(np.where(carry.there, carry.held.node, -1), seats_of)
@@ -95,8 +94,8 @@ def verdicts_of_many(snapshot: Snapshot, allotted: ListedAllotment, adapting: Fl
 
 def _placements(snapshot: Snapshot, allotted: ListedAllotment) -> dict[int, Placement]:
     """By job that may have new seats its placement, the present one where these are the same."""
-    held, found = snapshot.all_placements, {}
+    found: dict[int, Placement] = {}
     for i, seats in allotted.found.seats.items():
-        before = held[i]
+        before = snapshot.placement(i)
         found[i] = before if before is not None and before.seats == seats else Placement(seats)
     return found
