@@ -50,7 +50,7 @@ def allot_regretful(options: ListedOptions, held: HeldSeats, nodes: Nodes, pools
     """
     capacity = np.bincount(nodes.pool, weights=nodes.units, minlength=pools).astype(np.intp)
     every, found = max(options.rows // _SAMPLE, 1), None
-    if every > 1:
+    if every > 1 and options.stays.any():  # else an allotment takes longer than prices
         near = _Standing(options, held, nodes, common_prices(options, capacity, every))
         if near.regretting <= _MANY_REGRET:
             found = near.allotted()
