@@ -71,3 +71,12 @@ def test_gangs_that_would_change_nothing_are_not_allotted_anew() -> None:
     assert listed.stays[found.picks[:720]].all()
     assert (found.picks[720:] == -1).all()
     assert (found.core, found.gap < 1e-5) == (0, True)
+
+
+def test_gangs_without_any_option_get_nothing() -> None:
+    none = np.empty(0, dtype=np.intp)
+    options = ListedOptions.of(3, none, np.empty(0), np.empty(0), none, np.empty(0, dtype=bool))
+    nodes = Nodes(np.array([8]), np.array([0]))
+    found = allot_regretful(options, HeldSeats(np.full(3, -1), lambda gang: None), nodes, 1)
+    assert found.picks.tolist() == [-1, -1, -1]
+    assert found.bound == 0

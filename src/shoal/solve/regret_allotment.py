@@ -48,6 +48,8 @@ def allot_regretful(options: ListedOptions, held: HeldSeats, nodes: Nodes, pools
     Prices are those of a sample of the gangs or, where many then regret staying or the answer misses more than
     `_ENOUGH` of its bound, of all.
     """
+    if not len(options.worth):
+        return CoreAllotment(np.full(options.rows, -1, dtype=np.intp), {}, 0.0, 0.0, np.zeros(pools), 0)
     capacity = np.bincount(nodes.pool, weights=nodes.units, minlength=pools).astype(np.intp)
     every, found = max(options.rows // _SAMPLE, 1), None
     if every > 1 and options.stays.any():  # else an allotment takes longer than prices
