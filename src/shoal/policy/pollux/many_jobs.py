@@ -5,8 +5,10 @@ Options are listed one after the other instead of in tables, since most jobs hav
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shoal.core.arrays import Flags, Floats, Indices
 from shoal.core.decision import Numbers, Refusal, Verdict, Verdicts
@@ -22,6 +24,8 @@ from shoal.solve.core_allotment import CoreAllotment, HeldSeats, Nodes
 from shoal.solve.listed_options import ListedOptions
 from shoal.solve.node_packing import Seats
 from shoal.solve.regret_allotment import allot_regretful
+
+_Number = TypeVar("_Number", bound=np.generic)
 
 MANY = 2_000
 """Live jobs from which on only those that regret what they have are allotted anew."""
@@ -69,10 +73,9 @@ def verdicts_of_many(snapshot: Snapshot, allotted: ListedAllotment, adapting: Fl
     served = picks >= 0
     density = options.worth / options.units
     best = np.where(served, picks, options.first_at(density, options.top(density)))
-    none = best < 0
-    wanted = np.where(none, 1, options.units[best]).astype(np.int32)
+    wanted = _of_option(options.units, best, 1.0).astype(np.int32)
     gpus = np.where(served, wanted, 0).astype(np.int32)
-    over_fair, worth = np.where(none, 0.0, speedups[best]), np.where(none, 0.0, options.worth[best])
+    over_fair, worth = _of_option(speedups, best, 0.0), _of_option(options.worth, best, 0.0)
     numbers: Numbers = {
         ALLOTTED: (gpus, over_fair, allotted.fair_gpus, 1.0),
         WORTH_LESS: (wanted, over_fair, worth, 1.0, int(served.sum()), int(gpus.sum())),
@@ -82,7 +85,7 @@ def verdicts_of_many(snapshot: Snapshot, allotted: ListedAllotment, adapting: Fl
         gpus=gpus,
         codes=np.where(served, ALLOTTED.code, WORTH_LESS.code),
         numbers=numbers,
-        kinds=np.where(served, options.pool[best], -1).astype(np.int8),
+        kinds=_of_option(options.pool, picks, -1).astype(np.int8),
         batches=dict.fromkeys((served & adapting).nonzero()[0].tolist(), ADAPTIVE),
         placements=_placements(snapshot, allotted),
     )
@@ -90,6 +93,14 @@ def verdicts_of_many(snapshot: Snapshot, allotted: ListedAllotment, adapting: Fl
     for i in (snapshot.columns.state == int(JobState.STOPPING)).nonzero()[0].tolist():
         refusals[i] = Refusal(Reason(STOPPING))
     return verdicts.overruled(refusals)
+
+
+def _of_option(values: NDArray[_Number], option: Indices, otherwise: float) -> NDArray[_Number]:
+    """By job the value of its option; ``otherwise`` for a job without one, whose option is −1."""
+    found = np.full(len(option), otherwise, dtype=values.dtype)
+    has = option >= 0
+    found[has] = values[option[has]]
+    return found
 
 
 def _placements(snapshot: Snapshot, allotted: ListedAllotment) -> dict[int, Placement]:
