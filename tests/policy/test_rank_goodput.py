@@ -54,6 +54,15 @@ def test_the_shorter_job_gets_more_and_the_next_decision_comes_with_the_interval
     assert Rank().decide(seen).review_at == 60.0
 
 
+def test_a_job_that_adapts_is_noticed_beside_the_jobs_of_a_carried_table() -> None:
+    fixed = job("fixed", 0, 4, 3000)
+    table = Rank().decide(moment([fixed], reported())).carry
+    assert table is not None
+    seen = replace(moment([fixed, adaptive("adapts", 1e7)], reported()), carry=table)
+    assert Rank().decide(seen).review_at == 60.0
+    assert shares(seen) == shares(replace(seen, carry=None))
+
+
 def test_adaptive_elastic_and_fixed_jobs_share_one_cluster() -> None:
     jobs = [adaptive("adapts", 1e7), job("elastic", 0, 1, 3000, max_gpus=4), job("fixed", 0, 4, 3000)]
     seen = moment(jobs, reported(), "t4:3x4")

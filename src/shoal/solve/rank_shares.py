@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heapreplace
 
 import numpy as np
 
-from shoal.core.arrays import Floats
+from shoal.core.arrays import Flags, Floats
 
 EXPONENT = 0.5
 """The a of speed-ups like k^a: between those of language models and of image models."""
@@ -38,19 +38,10 @@ def by_weighted_speedup(
     A job's first ``fewest`` units are given together and bid with their average; where too few are left the job gets
     none. Units that do not raise a job's speed-up are not given. Of equal bids the first in order is served.
     """
-    counts, floor = _certain(speedups, weights, fewest, budget)
+    counts, bids, floor = _certain(speedups, weights, fewest, budget)
     budget -= sum(counts)
-
-    def bid(i: int) -> float:
-        speedup, k = speedups[i], counts[i]
-        if not k:
-            return weights[i] * speedup[fewest[i]] / fewest[i]
-        return weights[i] * (speedup[k + 1] - speedup[k]) if k + 1 < len(speedup) else 0.0
-
-    bids = [(-worth, i) for i in range(len(speedups)) if (worth := bid(i)) > 0]
-    heap = [entry for entry in bids if -entry[0] >= floor]
-    rest = [entry for entry in bids if -entry[0] < floor]
-    heapify(heap)
+    high = bids >= floor
+    heap, rest = _heap(bids, high & (bids > 0)), _heap(bids, ~high & (bids > 0))
     while budget > 0 and (heap or rest):
         if rest and (not heap or -heap[0][0] < floor):
             heap, rest = heap + rest, []
@@ -62,12 +53,21 @@ def by_weighted_speedup(
             continue
         counts[i] += step
         budget -= step
-        more = bid(i)
+        speedup, k = speedups[i], counts[i]
+        more = weights[i] * (speedup[k + 1] - speedup[k]) if k + 1 < len(speedup) else 0.0
         if more > 0:
             heapreplace(heap, (-more, i))
         else:
             heappop(heap)
     return counts
+
+
+def _heap(bids: Floats, chosen: Flags) -> list[tuple[float, int]]:
+    """Return the chosen jobs and their bids, with their signs changed, as a heap."""
+    jobs = np.flatnonzero(chosen)
+    heap = list(zip((-bids[jobs]).tolist(), jobs.tolist(), strict=True))
+    heapify(heap)
+    return heap
 
 
 _FEW_CURVES = 200
@@ -76,8 +76,10 @@ _FEW_CURVES = 200
 
 def _certain(
     speedups: Sequence[Sequence[float]], weights: Sequence[float], fewest: Sequence[int], budget: int
-) -> tuple[list[int], float]:
-    """Return the units given before the budget becomes scarce, by job, and a bid below which few are given later.
+) -> tuple[list[int], Floats, float]:
+    """Return by job the units given before the budget becomes scarce and its bid for the next, and a level of bids.
+
+    Few units are given later for bids below the level.
 
     A job's units are given in the order of the lowest bid passed on the way to each. Those above a level whose total is
     within the budget are given whatever the order; jobs that share a curve (one object) are counted together.
@@ -85,14 +87,15 @@ def _certain(
     groups: dict[tuple[int, int], list[int]] = {}
     for i, (speedup, few) in enumerate(zip(speedups, fewest, strict=True)):
         groups.setdefault((id(speedup), few), []).append(i)
-    counts = [0] * len(speedups)
     if len(groups) > _FEW_CURVES or len(groups) > len(speedups) / 4:
-        return counts, 0.0
+        first = [w * speedup[few] / few for w, speedup, few in zip(weights, speedups, fewest, strict=True)]
+        return [0] * len(speedups), np.array(first), 0.0
+    counts, bids, weight_of = np.zeros(len(speedups), dtype=np.intp), np.zeros(len(speedups)), np.array(weights)
     curves = []
     for (_, few), jobs in groups.items():
         curve = np.array(speedups[jobs[0]], dtype=np.float64)
         levels = np.minimum.accumulate(np.append(curve[few] / few, np.diff(curve[few:])))
-        curves.append((levels[levels > 0], np.array([weights[i] for i in jobs]), few))
+        curves.append((levels[levels > 0], weight_of[jobs], few))
 
     given = _UnitsGiven(curves).above
     low, high = 0.0, 2.0 * max((float(w.max() * ls[0]) for ls, w, _ in curves if len(ls)), default=0.0)
@@ -102,9 +105,11 @@ def _certain(
     for (levels, weight, few), jobs in zip(curves, groups.values(), strict=True):
         if len(levels) and high > 0:
             steps = len(levels) - np.searchsorted(levels[::-1], high * (1.0 + 1e-9) / weight)
-            for i, count in zip(jobs, np.where(steps > 0, steps + few - 1, 0).tolist(), strict=True):
-                counts[i] = count
-    return counts, 0.999 * low
+            counts[jobs] = np.where(steps > 0, steps + few - 1, 0)
+        curve = np.array(speedups[jobs[0]], dtype=np.float64)
+        gains = np.append(np.diff(curve), 0.0)
+        bids[jobs] = np.where(counts[jobs] > 0, weight * gains[counts[jobs]], weight * curve[few] / few)
+    return counts.tolist(), bids, 0.999 * low
 
 
 _HALVINGS = 14

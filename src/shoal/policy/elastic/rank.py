@@ -19,8 +19,9 @@ from shoal.core.arrays import Floats, Int32s
 from shoal.core.decision import Decision
 from shoal.core.snapshot import Snapshot
 from shoal.policy.base import check_round, round_end
+from shoal.policy.carried_rows import match_rows
 from shoal.policy.elastic.admission import Admitted, admit
-from shoal.policy.elastic.curves import curve_table
+from shoal.policy.elastic.curves import CurveTable, curve_table
 from shoal.policy.elastic.rank_goodput import TUNING, weigh
 from shoal.policy.elastic.shares import explain, fewest_and_lengths
 from shoal.policy.goodput_options import ALLOTTED, WORTH_LESS, adapts, allotted, goodput_options
@@ -60,7 +61,7 @@ class Rank:
 
     def decide(self, snapshot: Snapshot) -> Decision:
         """Decide shares by rank or, where a job may adapt its batch size, by goodput with a review every interval."""
-        if any(map(adapts, snapshot.specs)):
+        if _adapting(snapshot):
             return self._by_goodput(snapshot)
         table = curve_table(snapshot, snapshot.carry, rigid=True)
         fewest, lengths = fewest_and_lengths(snapshot, table)
@@ -86,13 +87,20 @@ class Rank:
             if not len(here):
                 continue
             fewest = admitted.low[here].tolist()
-            known: dict[tuple[int, int], list[float]] = {}
-            for key in zip(table.index[here, k].tolist(), fewest, strict=True):
-                if key not in known:
-                    known[key] = _speedup(table.curves[key[0]], key[1])
-            speedups = [known[key] for key in zip(table.index[here, k].tolist(), fewest, strict=True)]
+            keys = list(zip(table.index[here, k].tolist(), fewest, strict=True))
+            known = {(curve, few): _speedup(table.curves[curve], few) for curve, few in set(keys)}
+            speedups = [known[key] for key in keys]
             gpus[here] = by_weighted_speedup(speedups, weights[here].tolist(), fewest, capacity)
         return gpus
+
+
+def _adapting(snapshot: Snapshot) -> bool:
+    """Whether a live job may adapt its batch size; of the jobs in a carried table none does."""
+    if not isinstance(snapshot.carry, CurveTable):
+        return any(map(adapts, snapshot.specs))
+    rows, specs = snapshot.columns.rows, snapshot.register.specs
+    _, known = match_rows(snapshot.carry.rows, rows)
+    return any(adapts(specs[row]) for row in rows[~known].tolist())
 
 
 def _speedup(curve: Floats, fewest: int) -> list[float]:
