@@ -127,7 +127,8 @@ class Verdicts(Mapping[JobId, Verdict]):
             raise PolicyError(f"the policy gave a verdict for {unknown!r}, which is not a live job")
         gpus = np.array([v.gpus if type(v) is Grant else 0 for v in ordered], dtype=np.int32)
         reasons = [id(v.reason) for v in ordered]  # a simple policy's verdicts share a few
-        code_of = {at: int(ordered[i].reason.template.code) for at, i in zip(reasons, range(len(reasons)), strict=True)}
+        one_of = dict(zip(reasons, ordered, strict=True))
+        code_of = {at: int(v.reason.template.code) for at, v in one_of.items()}
         codes = np.frombuffer(bytes(map(code_of.__getitem__, reasons)), dtype=np.uint8)
         own = dict(enumerate(ordered))
         special = [(i, v) for i, v in own.items() if type(v) is Grant and v.detailed]
