@@ -6,7 +6,7 @@ An app is all live jobs that name it; a job that names none is an app of its own
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 from math import inf
 
 import numpy as np
@@ -115,8 +115,11 @@ class Apps:
         for app in departed.keys() & histories.keys():
             histories[app] = replace(histories[app], gone=histories[app].gone + departed[app])
         others = self._others
-        for app in set(columns.app[others[columns.held[others] > 0]].tolist()) & histories.keys():
-            histories[app] = self._advanced(app, histories[app])
+        running = others[columns.held[others] > 0]
+        apps, at = np.unique(columns.app[running], return_inverse=True)
+        held = dict(zip(apps.tolist(), np.bincount(at, columns.held[running]).astype(int).tolist(), strict=True))
+        for app in held.keys() & histories.keys():
+            histories[app] = self._advanced(histories[app], held[app])
         # A history stays as it is unless the app's jobs or its own bid changed.
         changed = set(columns.app[others[self.before.changed(columns.rows, columns.max_gpus)[others]]].tolist())
         bidding = {app for app, past in histories.items() if past.own_bid is not None} | self.snapshot.bids.keys()
@@ -150,12 +153,11 @@ class Apps:
     def _app_seconds(self) -> float:
         return self.before.app_seconds_at(self.snapshot.now)
 
-    def _advanced(self, app: int, past: AppHistory) -> AppHistory:
+    def _advanced(self, past: AppHistory, held: int) -> AppHistory:
         """The history of an app on GPUs, its valuation reduced by the work done since the last decision."""
         if past.valuation is None:
             return past
-        seconds, held = self.snapshot.now - self.before.at, sum([self._held[i] for i in self.members[app].tolist()])
-        valuation = past.valuation.after(seconds, held)
+        valuation = past.valuation.after(self.snapshot.now - self.before.at, held)
         return past if valuation is past.valuation else replace(past, valuation=valuation)
 
     def own_bid(self, app: int) -> StandingBid | None:
@@ -366,9 +368,8 @@ class Apps:
             return GpuRanges(snapshot.perf, capacity)
         found = dict(before.found)
         ended = self.before.rows[~match_rows(snapshot.columns.rows, self.before.rows)[1]]
-        for row in ended.tolist():
-            for kind in range(len(capacity)):
-                found.pop((row, kind), None)
+        for key in product(ended.tolist(), range(len(capacity))):
+            found.pop(key, None)
         return GpuRanges(snapshot.perf, capacity, found)
 
     def _known(self, i: int, kind: int) -> GpuRange:
