@@ -24,7 +24,7 @@ from shoal.solve.core_allotment import AllotmentCore, CoreAllotment, HeldSeats, 
 from shoal.solve.listed_options import ListedOptions
 from shoal.solve.pool_prices import PoolOptions, clearing_prices
 
-_NEAR = 1e-3
+_NEAR = 5e-3
 """Regret, as a fraction of the price of the units that a gang would rather have, below which it keeps its choice."""
 _PRECISE = 1e-6
 """Relative error of the prices."""
