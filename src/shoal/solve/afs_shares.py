@@ -59,8 +59,9 @@ def with_lengths(gains: Sequence[Gains], work: Sequence[float], units: Sequence[
     Every job holds at least one unit at the start and has ``work`` left. The comparison (3) is not transitive, so the
     result depends on the order of comparison: jobs are scanned from the longest to the shortest by their length with
     the units held so far, the first of equals counting as longer. The top job is then the longest of those that (3)
-    puts before every shorter one. Of jobs with one curve (the same ``Gains`` object) and as many units, only the
-    shortest can be that, since ``sooner`` is never below ``later``: a step takes time in the number of such groups.
+    puts before every shorter one. Among jobs with the same curve (one ``Gains`` object) and the same number of units
+    only the shortest can be the top job, since ``sooner`` is never below ``later``. So a step takes time in proportion
+    to the number of such groups.
     """
     counts = list(units)
     queues: dict[tuple[int, int], list[_Place]] = {}
@@ -103,9 +104,9 @@ _Entry: TypeAlias = tuple[_Place, float, float]
 
 
 class _Line:
-    """The shortest jobs of all groups, shortest first, and for each whether (3) puts it before every shorter one.
+    """The shortest job of each group, shortest first, and for each whether (3) puts it before every shorter one.
 
-    Giving a unit moves few of them; only the entries that this changes are recomputed.
+    A unit given changes the places of few jobs; only the entries that this affects are recomputed.
     """
 
     def __init__(self, entries: Sequence[_Entry]) -> None:
@@ -142,7 +143,7 @@ class _Line:
         self._recompute(*((new, new + 1) if at is None else (min(at, new), max(at, new) + 1)))
 
     def _recompute(self, begin: int, end: int) -> None:
-        """Recompute hurdles from ``begin`` to ``end``, and beyond while they change."""
+        """Recompute ``_hurdles`` and ``_ahead`` from ``begin`` to ``end``, and beyond while the hurdles change."""
         later, sooner, hurdles, ahead = self._later, self._sooner, self._hurdles, self._ahead
         hurdle = max(hurdles[begin - 1], sooner[begin - 1]) if begin else NO_GAIN
         for at in range(begin, len(later)):

@@ -3,7 +3,7 @@
     maximise   Σ_i worth[i, c_i]  over one column c_i (or none) for each gang i
     subject to the chosen units can be packed on the nodes of their pools.
 
-`multiple_choice` solves the relaxation in which a pool is one heap of units; its bound holds for every packing.
+`multiple_choice` solves the relaxation in which each pool is a single node; its bound holds for every packing.
 `node_packing` then places the choices. If gangs that were to stay must move, or some find no nodes, the choice is
 repeated with the move charged or the option removed, at most `_ROUNDS` times, and compared with changing no gang and
 filling free units. Units that are still free go to gangs without any, then to gangs for which more are worth more.
@@ -84,8 +84,8 @@ class PlainAllotment:
 def allot(menu: AllotmentOptions, tolerance: float = 0.0, prices: Floats | None = None) -> Allotment:
     """The best allotment found; never worth less than changing no gang and filling free units.
 
-    Choices within ``tolerance`` of the bound, as a fraction of it, are good enough. If the ``prices`` of the pools are
-    given, choices are made at no others.
+    The search ends at choices within ``tolerance`` of the bound, as a fraction of it. If the ``prices`` of the pools
+    are given, it tries no others.
     """
     picks = np.full(len(menu.worth), -1, dtype=np.intp)
     if not menu.worth.size:
@@ -149,7 +149,7 @@ def _value(picks: Mapping[int, Option]) -> float:
 
 
 class _Trial:
-    """Choices placed on nodes, pool by pool; ``moved`` had to leave their seats, ``left`` found none."""
+    """Choices placed on nodes, pool by pool; ``moved`` gangs had to leave their seats, those in ``left`` found none."""
 
     def __init__(self, menu: "ArrayMenu | PlainMenu", picks: Mapping[int, Option], *, settled: bool = False) -> None:
         self.menu = menu

@@ -44,7 +44,7 @@ def match(costs: Floats) -> Matching:
 
 
 def _forbidding(costs: Floats, finite: Flags) -> float:
-    """A cost above the sum of any allowed matching."""
+    """Return a finite cost for forbidden pairs, above the total of any allowed matching."""
     return 1.0 + 2.0 * float(np.where(finite, np.abs(costs), 0.0).max(axis=1).sum())
 
 
@@ -94,10 +94,10 @@ def least_total_completion(
 
     ``lengths`` is tasks × kinds (infinite: cannot run there); ``ready[k]`` holds, for each machine of kind k, when it
     is free. With ``spare`` a machine's queue has at most ``spare`` places more than an even split of the tasks: exact
-    while machines of a kind become free at about the same time, and much smaller. With ``useful`` places are left out
-    that some optimum does not use: place p of the m-th machine to be free, where p · m is more than the tasks, since
-    places up to p of the machines up to m, each as good for any task, are more than the tasks. The total is the same;
-    of equal optima it may be another.
+    while machines of a kind become free at about the same time, and much smaller. With ``useful``, places that some
+    optimum does not use are left out: place p of the m-th machine to become free, where p · m is more than the tasks.
+    The first p places of the first m machines are as good for any task and suffice for all. The total is the same; of
+    equal optima it may be another.
     """
     count, after = len(lengths), tuple(np.sort(machines, kind="stable") for machines in ready)  # nearly in order
     places = _Places.of(after, count, spare, useful=useful)

@@ -5,10 +5,10 @@ margin m, option c of gang i can be its best at some prices between (1 − m) λ
 
     worth_ic − (1 − m) λ_k units_ic  ≥  max(0, max_d worth_id − (1 + m) λ_l units_id),   k, l the pools of c, d.
 
-A gang for which that leaves nothing takes nothing. One that it leaves only its seats stays, if it spans nodes only as
-long as these are full. The gangs that stay on a node are one gang of their total worth. All other gangs are the core,
-with those on the nodes whose gangs are worth least, so that they may move for others. `allotment` decides on the core.
-Units of a node that it leaves free go to gangs outside.
+A gang without such an option takes nothing. A gang whose only such option is its present seats stays; one that spans
+nodes stays only while these are full. The gangs that stay on a node count as one gang of their total worth. All other
+gangs are the core, with those on the nodes whose gangs are worth least, which may move for others. `allotment` decides
+on the core. Units that the core leaves free go to gangs outside it.
 
 The bound is that of all gangs at the prices λ, whatever the core is. As long as the answer is worth less than the
 bound by more than the tolerance, the core is widened, in the end to all gangs.
@@ -31,7 +31,7 @@ _MARGINS = (0.01, BOX, np.inf)
 _SPARE_NODES = 8
 """Nodes of each pool, besides one for each newcomer, whose gangs may move."""
 _LENIENT = 10.0
-"""Times its tolerance by which the core alone may miss its own bound, where that is within the tolerance of all."""
+"""The largest factor on the tolerance in the core, whose bound is smaller than that of all gangs."""
 _OFFERS = 8
 """Options tried for each unit that the core leaves free."""
 
@@ -40,7 +40,7 @@ _OFFERS = 8
 class HeldSeats:
     """By gang the node on which it holds all its units, −1 if there is none; ``of`` returns the seats of a gang.
 
-    ``wide`` are the seats of gangs that span nodes (seats × gang, node, units), where some of these may be settled.
+    ``wide`` are the seats of gangs that span nodes (seats × gang, node, units), if any of these may be settled.
     """
 
     node: Indices
@@ -69,7 +69,7 @@ class CoreAllotment:
     bound: float
     prices: Floats
     core: int
-    """Gangs in the core."""
+    """The number of gangs in the core."""
 
     @property
     def gap(self) -> float:
@@ -137,7 +137,7 @@ class CoreAnswer:
 
 
 class AllotmentCore:
-    """A core, and beside it the gangs that stay: those of a node are one gang, which has no other option."""
+    """A core, and beside it the gangs that stay: those on the same node are one gang, whose only option is to stay."""
 
     def __init__(
         self, options: ListedOptions, held: HeldSeats, nodes: Nodes, pools: int, settled: Indices, core: Flags
@@ -162,13 +162,13 @@ class AllotmentCore:
         return float(self._stay_worth[self._stay_units >= self.nodes.units].sum())
 
     def with_others(self, others: Indices) -> "AllotmentCore":
-        """The core with these gangs besides."""
+        """Return the core with these gangs added."""
         core = self._core.copy()
         core[others] = True
         return AllotmentCore(self.options, self.held, self.nodes, self.pools, self._settled, core)
 
     def allotted(self, tolerance: float, prices: Floats | None = None) -> CoreAnswer:
-        """The core's allotment beside the gangs that stay; at these ``prices`` of the pools if they are given."""
+        """Return the core's allotment beside the gangs that stay, at these ``prices`` of the pools if given."""
         options, members = self.options, self.members
         open_nodes = self._open_nodes()
         shared = open_nodes[self._stay_units[open_nodes] > 0]
@@ -194,7 +194,7 @@ class AllotmentCore:
         return CoreAnswer(picks, seats, float(options.worth[picks[picks >= 0]].sum()), free)
 
     def _open_nodes(self) -> Indices:
-        """The nodes that staying gangs do not fill, and of each pool one that is as large as any."""
+        """Return the nodes that staying gangs do not fill, and one of the largest nodes of each pool."""
         units, pool = self.nodes.units, self.nodes.pool
         is_open = units > self._stay_units
         for k in range(self.pools):
@@ -229,7 +229,7 @@ class AllotmentCore:
         return allot(AllotmentOptions(worth, units, pools, seats, node_units), tolerance, prices)
 
     def filled(self, found: CoreAnswer) -> CoreAnswer:
-        """The answer with the units that nodes have free given to gangs without any, the most worth per unit first."""
+        """Return the answer with free units given to gangs that have none, the most worth per unit first."""
         options, nodes = self.options, self.nodes
         hole = np.zeros(self.pools)
         np.maximum.at(hole, nodes.pool, found.free)
@@ -256,7 +256,7 @@ class AllotmentCore:
         return CoreAnswer(picks, {**found.seats, **added}, value, found.free)
 
     def others_that_gain(self, found: CoreAnswer) -> Indices:
-        """Gangs outside the core that would gain from the units that are free, those that gain most for each."""
+        """Return gangs outside the core that would gain by free units: those with the most gain per unit."""
         options, nodes = self.options, self.nodes
         free = np.bincount(nodes.pool, weights=found.free, minlength=self.pools)
         if not free.any():

@@ -17,7 +17,7 @@ from shoal.solve.time_share_lp import NO_PARTNER, Activities, LimitRows
 class EqualJobs:
     """Activities of groups of equal jobs; by job its group (−1: nothing to gain) and its place in the group.
 
-    ``at`` is the activity of one of the jobs that each activity of a group stands for; these are in order of groups.
+    ``at`` is, by activity of a group, the activity of one of its jobs. Activities are in order of groups.
     """
 
     activities: Activities
@@ -27,7 +27,7 @@ class EqualJobs:
 
     @classmethod
     def of(cls, activities: Activities, gain: Floats, mark: Floats) -> "EqualJobs":
-        """Group jobs that are each their own group and never share GPUs, marked by job.
+        """Group equal jobs; in ``activities`` each job is its own group and none shares GPUs; ``mark`` is by job.
 
         Activities without gain are left out.
         """
@@ -87,13 +87,13 @@ class EqualJobs:
 
 
 def _slots(activities: Activities) -> Indices:
-    """By activity: its type, counted apart for the activities that limits may name."""
+    """Return the slot of each activity: two for each type, one of them for the activities that limits may name."""
     slots: Indices = 2 * activities.types + (np.arange(activities.size) < activities.limits.activities)
     return slots
 
 
 def _standing_for(activities: Activities, at: Indices, group: Indices, counts: Floats) -> Activities:
-    """The activities ``at`` as those of groups with these counts."""
+    """Return the activities ``at`` of single jobs as activities of groups with these counts of jobs."""
     limits, place = activities.limits, np.full(activities.size, -1)
     place[at] = np.arange(len(at))
     named = place[limits.activity] >= 0

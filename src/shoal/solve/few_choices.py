@@ -181,7 +181,7 @@ class FewChoices:
             gains = [(i, *raised) for i in left if (raised := self._raise(i, picks[i], free)) is not None]
             if not gains:
                 break
-            left = [i for i, _, _ in gains]  # what once fits nowhere is out for good
+            left = [i for i, _, _ in gains]  # what once fits nowhere never fits again
             i, _, to = max(gains, key=lambda gain: gain[1])
             pick = picks[i]
             if pick:
@@ -191,7 +191,7 @@ class FewChoices:
         return picks
 
     def _raise(self, i: int, pick: Option | None, free: list[int]) -> tuple[float, Option] | None:
-        """The most that a row gains for a further unit within the free ones, and the option for it; None without."""
+        """Return the row's largest gain per further unit within the free units, and its option; None without a gain."""
         worth, held, pool = (pick[0], pick[1], pick[2]) if pick else (0.0, 0, -1)
         best, to = _NONE, None
         for option in self.rows[i]:
@@ -296,7 +296,7 @@ def best_of_few(options: FewChoices, tolerance: float, largest: int) -> FewChose
 
 
 def _total(values: list[float]) -> float:
-    """The sum, added in numpy's order."""
+    """Return the sum of the values, added in numpy's order."""
     return float(np.add.reduce(np.array(values, dtype=np.float64)))
 
 

@@ -52,7 +52,7 @@ class PlainMenu:
         return self._chosen(left, self.capacity, tolerance)
 
     def unchanged(self, tolerance: float) -> dict[int, Option]:
-        """Choices in which every gang that may stay does so; the others choose among the free units."""
+        """Return choices in which every gang that may stay does so; the others choose among the free units."""
         free, waiting, stays = self.capacity.copy(), list[Sequence[Option]](), dict[int, Option]()
         for gang, options in enumerate(self.gangs):
             if options and options[0][3] == STAY:
@@ -88,7 +88,7 @@ class PlainMenu:
         self._excluded.update(options)
 
     def round_up(self) -> None:
-        """Count more than half a node as a node in later choices: such gangs leave holes that few gangs fit."""
+        """Count more than half a node as a whole node in later choices, since few gangs fit beside such a gang."""
         self._widest = [max(nodes.values(), default=0) for nodes in self.node_units]
 
     def moved(self, gang: int) -> Option:
@@ -103,7 +103,7 @@ class PlainMenu:
         return next(same, None)
 
     def moving_costs(self, gangs: Iterable[int]) -> dict[int, float]:
-        """What these staying gangs would lose by a move to other seats; without those that have no such option."""
+        """Return the loss of these staying gangs by a move to other seats; gangs that cannot move are left out."""
         return {gang: self.gangs[gang][0][0] - to[0] for gang in gangs if (to := self._moved(gang)) is not None}
 
     def by_density(self, served: Mapping[int, Option], free: Sequence[int]) -> Iterator[tuple[int, Option]]:
@@ -198,7 +198,7 @@ class ArrayMenu:
         return self._chosen
 
     def unchanged(self, tolerance: float) -> dict[int, Option]:
-        """Choices in which every gang that may stay does so; the others choose among the free units."""
+        """Return choices in which every gang that may stay does so; the others choose among the free units."""
         stays = np.isfinite(self.worth[:, STAY])
         if self._whole and not stays.any():
             return self.choose(tolerance).picks
@@ -223,7 +223,7 @@ class ArrayMenu:
             self._left[gang, self.columns[gang] == column] = -np.inf
 
     def round_up(self) -> None:
-        """Count more than half a node as a node in later choices: such gangs leave holes that few gangs fit."""
+        """Count more than half a node as a whole node in later choices, since few gangs fit beside such a gang."""
         self._whole = False
         widest = np.array([max(nodes.values(), default=0) for nodes in self.node_units], dtype=np.intp)[self.pools]
         self._counted = np.where((2 * self.units > widest) & (self.units < widest), widest, self.units)
@@ -233,7 +233,7 @@ class ArrayMenu:
         return next(self._at(np.array([gang]), self._moved[[gang]]))
 
     def moving_costs(self, gangs: Iterable[int]) -> dict[int, float]:
-        """What these staying gangs would lose by a move to other seats; without those that have no such option."""
+        """Return the loss of these staying gangs by a move to other seats; gangs that cannot move are left out."""
         at = np.array(list(gangs), dtype=np.intp)
         at = at[self._moved[at] >= 0]
         return dict(zip(at.tolist(), (self.worth[at, STAY] - self.worth[at, self._moved[at]]).tolist(), strict=True))

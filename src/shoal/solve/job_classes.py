@@ -70,7 +70,7 @@ class JobClasses:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Groups of equal jobs: the group of each job, the class and jobs of each group; ``restricted``: pairs left out."""
+    """Groups of equal jobs: the group of each job, the class and jobs of each group; whether pairs were left out."""
 
     classes: JobClasses
     of_job: Indices

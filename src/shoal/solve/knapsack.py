@@ -5,9 +5,9 @@
 
 `best_options` is exact: dynamic programming over all numbers of seats left of every kind, Π_k (capacity_k + 1) states
 times the number of options. `zero_one` is the same for one kind and one option a row, and `zero_one_by_core` leaves out
-the options that cannot matter. `heaviest` is exact up to
-`MOST_STATES` states. Beyond that it packs one kind after the other, each exactly, with options of rows that hold one
-of another kind counted at what they gain, until no kind gains: never lighter than its start, and exact for one kind.
+the options that cannot matter. `heaviest` is exact up to `MOST_STATES` states. Beyond that it packs one kind after the
+other, each exactly. An option of a row that holds one of another kind counts with its gain over that one. The search
+ends when no kind gains.
 """
 
 from collections.abc import Sequence
@@ -69,8 +69,8 @@ def best_options(
 ) -> list[int]:
     """By row the place of the option taken, ``NONE`` for none: the most worth within capacity, the first of equals.
 
-    An option is (kind, width, worth). A row that may not be skipped takes one; where that cannot be, the answer is
-    meaningless.
+    An option is (kind, width, worth). A row that may not be skipped takes one; if the capacity does not allow that, the
+    answer is meaningless.
     """
     best = np.zeros([seats + 1 for seats in capacity])
     choices = []

@@ -20,7 +20,7 @@ _FITS = 1e-9
 _TIGHT = 1e-9
 """Groups with more than this part of a cut are frozen."""
 _MOST_CUTS = 200
-"""Most stages take 3 to 6; this many mean that rounding has taken over."""
+"""Cuts of a stage: most stages take 3 to 6; after this many, rounding prevents convergence."""
 
 
 class LevelRise:

@@ -61,7 +61,7 @@ def fifo(speed: Floats, gangs: Floats, capacity: Floats, order: Indices) -> Time
     """First in, first out: the shares with the largest Σ throughput / top speed · (M − place), places from 0.
 
     ``order`` lists the jobs by arrival. The last place still counts 1, so no GPU idles that any job could use. As in
-    the paper a wide job early in line may still yield to several narrow ones behind it.
+    the paper, a wide job early in line may still wait for several narrow ones behind it.
     """
     activities = alone(speed, gangs, capacity)
     return most_throughput(activities, line_weights(activities, order))

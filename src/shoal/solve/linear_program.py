@@ -60,11 +60,11 @@ class LpSession:
         self._lower, self._upper, self._reach = program.lower.copy(), program.upper.copy(), program.reach.copy()
         self._highs = quiet_highs(
             presolve="off",
-            simplex_scale_strategy=0,  # the programs come scaled, and tolerances should mean what they say
+            simplex_scale_strategy=0,  # programs come scaled; tolerances then apply to the given rows
             primal_feasibility_tolerance=_FEASIBLE,
             dual_feasibility_tolerance=_FEASIBLE,
         )
-        # Rows keep activities in check; giving the reach as a bound too only makes more ties.
+        # The rows limit the activities already; bounds by their reach as well would only make more ties.
         columns = len(program.reach)
         load(self._highs, program, np.zeros(columns), np.full(columns, np.inf), integer=False)
 

@@ -11,7 +11,7 @@ from shoal.solve.pool_prices import PoolOptions, clearing_prices
 _SAMPLES = (200, 2_500)
 """Rows of the samples from which prices are found."""
 _ROUGH = 0.02
-"""The tolerance of their prices."""
+"""The least tolerance of the samples' prices."""
 UNSETTLED = -2
 """The choice of a row that depends on the exact prices."""
 
@@ -33,14 +33,14 @@ class ListedOptions:
 
     @classmethod
     def of(cls, rows: int, row: Indices, worth: Floats, units: Floats, pool: Indices, stays: Flags) -> "ListedOptions":
-        """The options of this number of rows, in order of these."""
+        """Return the options of this number of rows; arguments are by option, in order of rows."""
         begin = np.zeros(rows + 1, dtype=np.intp)
         np.cumsum(np.bincount(row, minlength=rows), out=begin[1:])
         return cls(row, worth, units, pool, stays, begin)
 
     @property
     def rows(self) -> int:
-        """The number of rows, with those that have no option."""
+        """The number of rows, including those without an option."""
         return len(self.begin) - 1
 
     def top(self, values: Floats) -> Floats:
@@ -77,7 +77,7 @@ class ListedOptions:
     # ── prices ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def sampled_prices(self, capacity: Indices, tolerance: float) -> Floats:
-        """By pool about the price at which demand fits: that of a sample, found near that of a smaller one."""
+        """Return, by pool, about the price at which demand fits: that of a sample, found near a smaller sample's."""
         guess: Floats | None = None
         for rows in _SAMPLES:
             every = max(self.rows // rows, 1)
@@ -100,9 +100,9 @@ class ListedOptions:
         return float(np.maximum(net, 0.0).sum() + prices @ np.asarray(capacity, dtype=np.float64))
 
     def settled(self, prices: Floats, margin: float) -> Indices:
-        """By row the option of most worth less price at all prices within a margin, as a fraction of these.
+        """Return, by row, the option of most worth less price at all prices within ``margin``, a fraction of them.
 
-        −1 where that is none, `UNSETTLED` where it depends on the prices.
+        −1 where that is no option, `UNSETTLED` where the option depends on the prices.
         """
         if not np.isfinite(margin):
             return np.where(self.begin[1:] > self.begin[:-1], UNSETTLED, -1)

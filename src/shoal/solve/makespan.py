@@ -26,7 +26,7 @@ class GangSchedule:
 
     @property
     def gap(self) -> float:
-        """How much longer than the bound, as a fraction of it; 0 proves the schedule optimal."""
+        """The makespan less the bound, as a fraction of the bound; 0 proves the schedule optimal."""
         return max(self.makespan / self.bound - 1.0, 0.0) if self.bound > 0 else 0.0
 
 

@@ -28,11 +28,11 @@ LARGEST_SEARCH = 6_000_000
 """Limit on states × options of the exact search, for the time of a decision."""
 _TIE = 1e-12
 _ALIKE = 1e-5
-"""Of the price of an option, the worth by which another may be less and still as good, where prices are given."""
+"""Where prices are given: fraction of an option's price by which it may miss the best choice and still be as good."""
 FEW = 240
 """Options up to which a loop is faster than array operations."""
 _OUTDATED = 16
-"""Gains computed again one by one before all are."""
+"""Outdated gains that are recomputed one by one before all are."""
 _Change: TypeAlias = tuple[float, int, int]
 """Of a row: the least loss per unit freed by another choice, the row, and that choice (−1: none)."""
 
@@ -153,9 +153,9 @@ def _at_prices(options: ChoiceTable, prices: Floats) -> Indices:
 
 
 def _fitting_at(options: ChoiceTable, prices: Floats) -> Indices:
-    """The choices at these prices; of options that are as good the first that fits, of column 0 the first of all.
+    """Return the choices at these prices; of equally good options column 0, else the first that fits.
 
-    Rows that would as soon have nothing choose after the others, and only what fits.
+    Rows for which nothing is equally good choose after the others, and only options that fit.
     """
     net = options.priced(prices)
     top, slack = net.max(axis=1), _ALIKE * prices[options.pools] * options.units
@@ -228,7 +228,7 @@ def _polished(options: ChoiceTable, prices: Floats, value: float) -> Floats:
 def _repaired(options: ChoiceTable, picks: Indices, prices: Floats | None = None) -> Indices:
     """Return choices that fit into every pool: those that lose least for each unit they free are changed first.
 
-    If ``prices`` are given, units of another pool cost theirs.
+    If ``prices`` are given, a unit of another pool costs that pool's price.
     """
     charges = np.zeros(len(options.capacity)) if prices is None else prices
     picks = picks.copy()
@@ -319,7 +319,7 @@ def _filled(options: ChoiceTable, picks: Indices) -> Indices:
     candidates = np.flatnonzero(most > worth)
     (more, density), pools = raises(candidates), options.pools[candidates]
 
-    left = np.arange(len(candidates))  # a candidate that once fits nowhere is out for good
+    left = np.arange(len(candidates))  # a candidate that once fits nowhere never fits again
     heap, outdated = _gains(more, density, pools, free, left), 0
     while heap:
         before, j = heap[0]

@@ -93,7 +93,7 @@ class Packer:
         return next((units for units in range(self.widest, 0, -1) if self._holes[units]), 0)
 
     def find(self, units: int) -> Seats | None:
-        """Return seats on free units without moving gangs: the tightest node or, if wide, empty nodes; or None."""
+        """Return seats without moving gangs: on the fullest node that fits or, if wide, on empty nodes; else None."""
         if units <= self.widest:
             node = self._tightest(units)
             return ((node, units),) if node >= 0 else None
@@ -124,7 +124,7 @@ class Packer:
     # ── seats by moving others ─────────────────────────────────────────────────────────────────────────────────
 
     def _seats_by_moving(self, units: int) -> Seats | None:
-        """Return seats after moving other gangs away or, if wide, parts of nodes that no gang spans; else None."""
+        """Return seats after moving other gangs away or, if wide, on parts of nodes that no gang spans; else None."""
         if units <= self.widest:
             return self._cleared_node(units)
         seats = self._cleared_nodes(units)
@@ -232,7 +232,10 @@ class Packer:
 
 
 def _across(free: Mapping[int, int], nodes: Iterable[int], units: int) -> Seats | None:
-    """Seats over these nodes, most free units first and the last on the tightest that fits; None if too few."""
+    """Return seats over these nodes, those with most free units first; None if there are too few units.
+
+    The last part goes to the node with the fewest free units that holds it.
+    """
     rest = sorted(nodes, key=lambda n: (-free[n], n))
     taken: dict[int, int] = {}
     while units and rest:

@@ -18,7 +18,7 @@ _HALVINGS = 50
 _CYCLES, _CYCLES_NEAR = 3, 1
 """Turns of all pools, and turns near a guess."""
 _BELOW, _ABOVE = (0.8, 0.4), (1.25, 2.5)
-"""Parts of a guess of a price between which the price is looked for first."""
+"""Multiples of a guessed price between which the price is searched first."""
 _FEW = 96
 """Options up to which a loop is faster than array operations."""
 
@@ -90,9 +90,9 @@ def _apart(options: Sequence[PoolOptions], rows: int) -> bool:
 def _clearing_price(
     pool: PoolOptions, elsewhere: Floats, capacity: float, highest: float, tolerance: float, guess: float
 ) -> float:
-    """The lowest price at which the demand of one pool fits; rows have ``elsewhere`` without it.
+    """Return the lowest price at which the demand of one pool fits; ``elsewhere`` is what rows have without the pool.
 
-    Near a ``guess`` above 0 demand is that of the options worth their price there, which are fewer.
+    With a ``guess`` above 0 only the options that are worth their price near it are tried first, which are fewer.
     """
     others = elsewhere[pool.row]
     for part in _BELOW if guess > 0.0 else ():
@@ -205,7 +205,7 @@ class _Demand:
         return fits
 
     def _asked(self, price: float) -> Floats:
-        """Return, by row, the units of its best option at this price, of equals the first; 0 if another is as good."""
+        """Return, by row, the units of its first best option at this price; 0 if another pool offers as much."""
         asked = np.zeros(len(self._low))
         net = self._worth - price * self._units
         able = (net > self._others).nonzero()[0]

@@ -16,14 +16,14 @@ BOX = 0.08
 """Half the width of the box, as a fraction of the prices."""
 _BOXES = 3
 _ROUGH = 0.01
-"""The least tolerance of prices in a box: the bound changes by their product with what these leave free."""
+"""The least tolerance of prices in a box: an error in a price changes the bound by its product with the free units."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cleared:
     """Prices by pool, a bound on the total worth, and by row the option it chooses at all prices in the box.
 
-    That is −1 for none, and `UNSETTLED` for the rows ``unsure``, of which the options are ``part``.
+    The option is −1 for none, and `UNSETTLED` for the rows ``unsure``, whose options are ``part``.
     """
 
     prices: Floats
@@ -71,7 +71,7 @@ class _Box:
         return bool(((np.abs(spare) <= near) | ((prices == 0.0) & (spare >= 0.0))).all())
 
     def cleared(self, prices: Floats) -> Cleared:
-        """These prices with their bound: settled rows have the same choice at them."""
+        """Return these prices with their bound; at all prices in the box settled rows make the same choice."""
         options, sure = self._options, self._sure
         net = options.worth[sure] - prices[options.pool[sure]] * options.units[sure]
         bound = float(net.sum()) + self.part.bound(prices, self._capacity)

@@ -3,9 +3,9 @@
     maximise Σ gain · x  subject to x ≥ 0,  Σ x of a job ≤ 1,  Σ need · x ≤ capacity of each row in common.
 
 At the best prices of the rows in common (GPUs of a type, places on nodes) each job takes the activity of most gain less
-price, or idles; few are tied. So prices are estimated from a sample of the jobs. Those whose choice the largest changes
-of prices leave as it is are settled, the others share the rest by a linear program, whose prices are the next estimate.
-That ends when the gap to the bound of the prices,
+price, or idles; few are tied. So prices are estimated from a sample of the jobs. Jobs whose choice only the largest
+changes of prices would alter are settled; the others share the rest by a linear program, whose prices are the next
+estimate. The iteration ends when the gap to the bound of the prices,
 
     Σ capacity · price + Σ over jobs of max(0, gain − price of the need),
 
@@ -28,10 +28,10 @@ MANY = 2_000
 GOAL = 1e-9
 """Relative gap at which an answer is final."""
 _EACH = 4
-"""Groups for each one in the sample."""
+"""The sample has one group in this many."""
 _DOUBTFUL = 600
-"""Groups of equal jobs in the first linear program; twice as many each time where one does not reduce the gap tenfold.
-Up to this number are solved without a sample."""
+"""Groups of equal jobs in the first linear program; the number is doubled each time a program does not reduce the gap
+tenfold. Up to this number of groups no sample is taken."""
 _PROGRAMS = 12
 _TIED = 3e-10
 """Activities of a job whose gains less price differ by less, as a fraction of the largest gain, are equally good."""
@@ -140,7 +140,7 @@ class _GroupMarket:
         return best
 
     def bound(self, prices: Floats) -> float:
-        """No amounts gain more, whatever the prices."""
+        """Return a bound on the gain of any amounts, valid for any prices."""
         worth = self._choice(prices).worth
         return float(self.capacity @ prices + self.counts @ np.where(self.whole, worth, np.maximum(worth, 0.0)))
 
@@ -157,7 +157,7 @@ class _GroupMarket:
         return _Choice(most, (most > 0) | self.whole, firm, tied, first)
 
     def _balanced(self, choice: _Choice) -> Indices:
-        """One of the tied activities of each group, so that groups that run use all rows in common in like parts."""
+        """Return a tied activity of each group, so that running groups use all rows in common about equally."""
         tied, first = choice.tied, choice.first
         owner, need = self.group[tied], self.need[tied]
         room, many = self.capacity.copy(), np.where(choice.runs, self.counts, 0.0)[owner]

@@ -117,7 +117,7 @@ _HALVINGS = 14
 
 
 class _UnitsGiven:
-    """Counts the units that jobs get at a level, for the jobs of all curves at once.
+    """The number of units that jobs get at a level, for the jobs of all curves at once.
 
     ``curves`` are, by curve, the lowest gains on the way to each unit, the weights of its jobs, and the units that are
     given first together. Weights are replaced by their ranks among all jobs, so that one search serves every curve.

@@ -30,7 +30,7 @@ _TIED = 1e-9
 _SETTLED = 1e-13
 _TINY = 1e-300
 _MOST_STEPS = 50
-"""Newton's iteration converges in 3 to 6 steps; this many mean that rounding has taken over."""
+"""Newton's iteration converges in 3 to 6 steps; after this many, rounding prevents convergence."""
 
 
 def cheapest(

@@ -1,14 +1,14 @@
-"""Units, pool and nodes for thousands of gangs of which many are alike: who regrets what it has is allotted anew.
+"""Units, pool and nodes for thousands of gangs, many alike: only gangs that regret what they have are allotted anew.
 
 At prices λ of a unit by pool, a gang that has option c regrets
 
     r_ic = max(0, max_d worth_id − λ_l units_id) − (worth_ic − λ_k units_ic)  ≥  0,   k, l the pools of c, d,
 
 and by Lagrangian duality an allotment misses the best total worth by at most Σ_i r_i + Σ_k λ_k · free units of k. So
-only gangs that regret staying, or waiting, need another choice. They are the core, with the gangs on the nodes that
-cost least to clear; all others stay or wait, and units that are still free are offered to those that gain most.
-`core_allotment` does not serve here: of gangs that are alike it counts all as undecided, and where gangs can use any
-pool its prices begin at 0, at which no pool alone has a price.
+only gangs that regret staying, or waiting, need another choice. These gangs are the core, with the gangs on the nodes
+that cost least to clear; all others stay or wait, and units that are still free are offered to those that gain most.
+`core_allotment` does not serve here: it counts all of many equal gangs as undecided, and where gangs can use any pool
+its prices begin at 0, at which no single pool has a price.
 
 Prices begin at the price of a unit of all pools together. The bound is that of all gangs at these prices.
 
@@ -43,7 +43,7 @@ _FILLS = 3
 
 
 def allot_regretful(options: ListedOptions, held: HeldSeats, nodes: Nodes, pools: int) -> CoreAllotment:
-    """The allotment in which only gangs change that regret what they have, and such as make room for them.
+    """Return the allotment in which only gangs that regret what they have change, and gangs that make room for them.
 
     Prices are those of a sample of the gangs or, where many then regret staying or the answer misses more than
     `_ENOUGH` of its bound, of all.
@@ -89,7 +89,7 @@ class _Standing:
         return int(np.count_nonzero(self._regrets & (self._settled >= 0)))
 
     def allotted(self) -> CoreAllotment:
-        """The allotment in which these change, with a bound at the prices."""
+        """Return the allotment in which only the core and gangs that gain by free units change, with its bound."""
         pools = len(self.prices)
         core = AllotmentCore(self.options, self.held, self.nodes, pools, self._settled, self._members())
         found = core.allotted(0.0, self.prices)
@@ -113,7 +113,7 @@ class _Standing:
         return core | _giving_way(self.held, self.nodes, net, np.bincount(coming, minlength=len(self.prices)))
 
     def _indifferent(self, among: Flags, core: Flags) -> Flags:
-        """By gang whether it is one of the first that would as soon wait, as many as fill the units not wanted."""
+        """Return, by gang, whether it is one of the first of ``among``, as many as fill the units not wanted."""
         units, best = self.options.units, self._best
         wanted = np.where(core, np.where(self._top > 0, best, -1), self._settled)
         left = self.nodes.units.sum() - units[wanted[wanted >= 0]].sum()
@@ -124,7 +124,7 @@ class _Standing:
 
 
 def common_prices(options: ListedOptions, capacity: Indices, every: int = 1) -> Floats:
-    """By pool the price of a unit near which the demand of one gang in ``every`` fits into its part of the units."""
+    """Return, by pool, the price at which the demand of one gang in ``every`` fits into that part of the units."""
     some = options.of_rows(np.arange(0, options.rows, every)) if every > 1 else slice(None)
     row, worth, units, pool = options.row[some], options.worth[some], options.units[some], options.pool[some]
     part = (capacity / every).tolist()
@@ -138,7 +138,7 @@ def common_prices(options: ListedOptions, capacity: Indices, every: int = 1) -> 
 
 
 def _giving_way(held: HeldSeats, nodes: Nodes, net: Floats, newcomers: Indices) -> Flags:
-    """By gang whether it is on one of the nodes that cost least to clear; ``net`` is NaN for gangs that do not stay."""
+    """Return, by gang, whether it is on a node that costs least to clear; ``net`` is NaN for gangs that do not stay."""
     staying = np.isfinite(net).nonzero()[0]
     count = len(nodes.units)
     at_stake = np.bincount(held.node[staying], weights=net[staying], minlength=count)

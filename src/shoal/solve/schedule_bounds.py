@@ -1,8 +1,8 @@
 """Lower bounds on the mean completion time and on the makespan of every schedule, each with prices that prove it.
 
 Job j is released at r_j. On kind k it needs at least p_jk seconds, and at least a_jk GPU-seconds; infinity if it cannot
-run there. n_k GPUs of kind k exist. A schedule may stop and move jobs at any time without cost, spread one over kinds,
-and choose its number of GPUs anew at every moment: what is impossible then is impossible for any policy.
+run there. n_k GPUs of kind k exist. A schedule may stop and move jobs at any time without cost, spread one job over
+kinds, and choose its number of GPUs anew at every moment. So a bound on such schedules holds for any policy.
 
 Let y_jk(t) be the rate at which j does its work on kind k, in parts of all its work. Then
 
@@ -82,8 +82,8 @@ class SlotPrices:
 class CompletionBound:
     """No schedule has a lower mean time from release to completion than ``mean``.
 
-    It is the highest of ``alone`` (every job at once on its fastest option), ``served`` (SRPT on one machine at the
-    prices ``kinds``) and ``priced`` (`priced_bound` with ``slots`` and ``times``).
+    The bound is the highest of ``alone`` (every job at once on its fastest option), ``served`` (SRPT on one machine at
+    the prices ``kinds``) and ``priced`` (`priced_bound` with ``slots`` and ``times``).
     """
 
     alone: float
@@ -208,7 +208,7 @@ def _balanced(jobs: LeastTimes, counted: Floats) -> Floats:
 def _first_prices(jobs: LeastTimes, kinds: Floats, sizes: Floats, speed: float) -> SlotPrices:
     """Prices of the schedule that serves the smallest job first, none faster than it can run.
 
-    While the machine is full the price falls by 1 over the size of the last job served; it is 0 when it is not full.
+    While the machine is full the price falls by 1 over the size of the last job served; at other times the price is 0.
     """
     release, shortest = jobs.release, jobs.shortest
     begin = float(release.min())
@@ -252,8 +252,8 @@ class _Work:
     def of(cls, jobs: LeastTimes, slots: SlotPrices, times: Floats) -> "_Work":
         """Return at least the integral of max_k (c − t − a_k π_k)⁺ / p_k, by job and slot.
 
-        It is exact where one kind is the best of the whole slot: the best at its begin, and the last to pay. Elsewhere
-        it is the least of the trapezoid rule and the sum over kinds.
+        The value is exact where one kind is the best in the whole slot: the best at the slot's begin, and the last to
+        pay. Elsewhere it is the lesser of the trapezoid rule and the sum over kinds.
         """
         begins = np.minimum(np.maximum(slots.begins, jobs.release[:, None]), slots.ends)
         nets, paces = _nets(jobs, slots, times)

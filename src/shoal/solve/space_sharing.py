@@ -5,7 +5,7 @@ adds up to at most 1, and a pair's GPUs and their price count once. Programs are
 `job_classes`), then distributed to jobs, where gap and residual are recomputed. Running alone is among the choices, so
 sharing is never worse than not sharing.
 
-If jobs are so different that pairs had to be left out (``restricted``), bound and gap refer to the pairs kept.
+If too many jobs are different, some pairs are left out (``restricted``): bound and gap then refer to the pairs kept.
 
 References: Gavel (OSDI '20) §3.1 on space sharing, §4.1 to §4.3 for the objectives.
 """
@@ -202,7 +202,7 @@ class _GroupPath:
         return _GroupClimb(self.path.climb(stop[self.of_job] / self.unit), self.example, self.unit[self.example])
 
     def worth(self, levels: Floats) -> float:
-        """The jobs' objective."""
+        """Return the objective of the jobs at these levels of their groups."""
         return self.path.worth(levels[self.of_job] / self.unit)
 
 
@@ -322,7 +322,7 @@ def _levels(activities: Activities, demand: Floats, *, water_filling: bool) -> _
     """Raise the levels of all groups, freeze those that cannot rise, and repeat with the rest.
 
     At a vertex a group whose level row has a price is at its level in every optimum, so it has risen as far as it can
-    beside the others. At least one has, each time, so there are at most as many stages as groups.
+    beside the others. Each stage has such a group, so there are at most as many stages as groups.
     """
     top = activities.top_speed()
     rising = np.flatnonzero(top > 0)

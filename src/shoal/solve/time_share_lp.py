@@ -36,7 +36,7 @@ class LimitRows:
 
     @property
     def activities(self) -> int:
-        """How many activities, the first ones, some row names."""
+        """The number of activities up to the last one that a row names."""
         return int(self.activity.max(initial=-1)) + 1
 
     def filled(self, x: Floats) -> Floats:

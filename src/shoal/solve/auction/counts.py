@@ -23,7 +23,7 @@ def auction_counts(bids: Sequence[CountBid], units: int) -> AuctionOutcome:
 
     Of bundles worth the same the one with the fewest units is won; of tied bidders the first in order win. Where the
     units suffice for the largest bundles of all, each bidder wins its best and pays nothing. An auction too large for
-    the dynamic program is settled by prices: see ``_by_price``.
+    the dynamic program is settled by prices: see `by_price`.
     """
     table = BidTable.of(bids, units)
     if int(table.widest.sum()) <= units:

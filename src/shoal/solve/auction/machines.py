@@ -79,7 +79,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Market:
-    """Every bundle with a gain for its bidder, as a column."""
+    """The integer program of an auction: a column for each bundle that gains its bidder something."""
 
     bidder: Int64s
     option: Int64s
@@ -110,7 +110,7 @@ class _Market:
         return cls(bidder, option, np.array([k[2] for k in kept]), rows, columns, values, upper, session)
 
     def best(self, absent: tuple[int, ...], core: float, floor: Int64s | None = None) -> _Found:
-        """Return the compatible columns with the most gain, without those of the bidders ``absent``.
+        """Return the compatible columns with the most gain, none of them of a bidder in ``absent``.
 
         The search begins with ``floor``, compatible columns that are known, and with the bundles whose gain is at most
         ``core`` below their price.

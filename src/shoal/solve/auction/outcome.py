@@ -11,10 +11,10 @@ from shoal.core.arrays import Floats, Int64s
 class AuctionOutcome:
     """The bundle each bidder won (``chosen``) and the part of it each keeps (``kept``).
 
-    ``objective`` is the logarithm of the product of values; no winners exceed ``bound``. ``others_with`` and
-    ``others_without`` are the logarithms of the others' product with the bidder present and, at best, without it;
-    ``kept`` is the ratio of the two products. ``gap`` is the largest unproven part of the objective and of the optima
-    without a bidder, as a fraction of the product.
+    ``objective`` is the logarithm of the product of values; no choice of winners has one above ``bound``.
+    ``others_with`` and ``others_without`` are the logarithms of the others' product with the bidder present and, at
+    best, without it; ``kept`` is the ratio of the two products. ``gap`` is the largest unproven part of the objective
+    and of the optima without a bidder, as a fraction of the product.
     """
 
     chosen: Int64s
@@ -27,7 +27,7 @@ class AuctionOutcome:
 
 
 def judged(chosen: Int64s, worth: Floats, bound: float, without: Floats, unproven: Floats) -> AuctionOutcome:
-    """Return the outcome of an auction in which the bidders win these choices, which are worth ``worth`` to them.
+    """Return the outcome of an auction in which the bidders win these bundles; ``worth`` is by bidder.
 
     ``without`` is the best value reached without each bidder, ``unproven`` the bound on it less that value.
     """

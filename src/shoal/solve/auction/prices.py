@@ -1,12 +1,12 @@
 """Auctions of equal units among very many bidders: winners by the price of a unit, with a bound.
 
-Each bidder's bundles are replaced by the concave majorant of their worth; its steps, the highest worth per unit first,
-are taken as long as they fit. Where all steps in that order fit but for the last, the answer is the best but for what
-that step would have been worth in part: the linear relaxation, which bounds it, takes just that part. O(n log n) in the
-number of bundles, where the dynamic program takes bidders × units.
+Each bidder's bundles are replaced by the concave majorant of their worth. Steps of the majorants are taken in order of
+worth per unit while they fit. If only the last does not fit, the loss against the optimum is at most what a part of
+that step would be worth, which is what the linear relaxation adds. O(n log n) in the number of bundles, where the
+dynamic program takes bidders × units.
 
-Without a bidder the others share its units by the same steps: the relaxation of that bounds what they could reach, so
-a payment is never too low, and too high by no more than one step.
+Without a bidder the others share its units by the same steps. The relaxation bounds what they could reach, so a payment
+is never too low, and too high by no more than the worth of one step.
 """
 
 import numpy as np
@@ -50,7 +50,7 @@ def by_price(table: BidTable, units: int) -> AuctionOutcome:
 def _steps(table: BidTable) -> tuple[Int64s, Int64s, Int64s, Floats]:
     """The steps of all bidders' concave majorants: bidder, units at the end of the step, its units and its gain.
 
-    Bundles that no majorant touches are dropped again and again until none is left: as often as the deepest dent.
+    Bundles below a majorant are dropped, in as many passes as the deepest chain of them.
     """
     order = np.lexsort((-table.values, table.units, table.owner))
     owner, end, value = table.owner[order], table.units[order], table.values[order]

@@ -215,7 +215,7 @@ def _usable(speeds: Floats, gangs: Floats, capacity: Floats) -> Floats:
 
 
 def _merged(speeds: Floats) -> Floats:
-    """Return the speeds, with those of a row that are within `_APART` set to their slowest: costs would jump there."""
+    """Return the speeds; those of a row within `_APART` of each other become equal, since costs would jump there."""
     order = np.argsort(speeds, axis=1)
     rising = np.take_along_axis(speeds, order, axis=1)
     for j in range(1, speeds.shape[1]):

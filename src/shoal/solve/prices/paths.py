@@ -128,7 +128,7 @@ class _Depth:
 
     @classmethod
     def of(cls, parents: Sequence[ShareNode], weights: Floats) -> tuple["_Depth", list[ShareNode]]:
-        """The children of these parents, and those of them that are nodes."""
+        """Return the children of these parents, and which of the children are nodes."""
         children = [child for node in parents for child in node.children]
         nodes = [(i, child) for i, child in enumerate(children) if isinstance(child, ShareNode)]
         nodes.sort(key=lambda entry: entry[1].policy != "fair")

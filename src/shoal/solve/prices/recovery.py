@@ -23,7 +23,7 @@ def within_capacity(shares: Floats, gangs: Floats, capacity: Floats) -> Floats:
 
 
 def spread_idle(shares: Floats, speeds: Floats, gangs: Floats, capacity: Floats) -> Floats:
-    """Return the shares with idle machines given to idle time, type by type and evenly; no share falls."""
+    """Return the shares with idle machines given evenly to rows that have time left, type by type; no share falls."""
     shares = shares.copy()
     for j in range(shares.shape[1]):
         idle = np.where(speeds[:, j] > 0, np.maximum(1.0 - shares.sum(axis=1), 0.0), 0.0)
@@ -36,7 +36,8 @@ def spread_idle(shares: Floats, speeds: Floats, gangs: Floats, capacity: Floats)
 def least_churn(shares: Floats, menu: TiedMixes, gangs: Floats, capacity: Floats, prefer: Floats) -> Floats:
     """Return, of all shares on the menu, those that maximise Σ gang · min(X, prefer), by one linear program.
 
-    Rows with one way keep it; some row has several. Where the linear program fails the shares stay as they are.
+    Rows with one mix keep it; at least one row must have several. Where the linear program fails the shares stay as
+    they are.
     """
     from scipy.optimize import linprog
     from scipy.sparse import coo_matrix, vstack

@@ -27,7 +27,7 @@ _FAR = 1e9
 _TURNS = 500
 _ULP = 2e-16
 _PART = 1e-6
-"""The first step down where no root can be resolved, relative to τ and as a part of one such step."""
+"""The first step down where no root can be resolved, as a fraction of the segment between two floats τ."""
 _NEAR = 1e-3
 """How far D is reduced in one fall, relative to its start: the next prices change it anyway."""
 
@@ -116,7 +116,7 @@ class _Descent:
         return self._climb.at(self.tau) if self._fine is None else self._fine.at(self._part)
 
     def blur(self) -> float:
-        """Return the largest relative error of levels from a straight segment where the path bends."""
+        """Return the largest relative error of levels interpolated on a straight segment across a bend of the path."""
         if self._fine is None:
             return 0.0
         stop, rise = self._climb.at(self._climb.top), self._fine.upper - self._fine.lower
@@ -183,7 +183,7 @@ class StageSearch:
                 if cuts.most > _CLOSE * answer.value:
                     break
                 turn += 1
-                # Cuts midway between the best prices and the game's own tell most; every fourth is the game's own.
+                # Cuts midway between the best prices and the game's own help most; every fourth is at the game's own.
                 cuts.add(answer.prices if turn % 4 == 0 else 0.5 * (answer.prices + cuts.best))
             place.fall(self._overdrawn(cuts.best), cuts.most)
             turn += 1

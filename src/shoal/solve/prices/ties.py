@@ -52,7 +52,7 @@ class TiedMixes:
         return cheapest[first]
 
     def within(self, prices: Floats, tolerance: float) -> Flags:
-        """Whether each mix costs its owner no more than ``tolerance`` above its cheapest."""
+        """Return, by mix, whether it costs at most ``tolerance`` more than the cheapest mix of its owner."""
         costs = self.shares @ prices
         kept: Flags = costs <= np.minimum.reduceat(costs, self._starts)[self._group] + tolerance
         return kept

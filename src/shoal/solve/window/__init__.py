@@ -135,7 +135,7 @@ def _laid_out(ladder: Ladder, capacity: int, level: float, climb: RoundCounts, o
 
 
 def _seats(claims: Claims, capacity: int) -> int:
-    """The number of seats of all widths in all rounds."""
+    """Return how many seats of each width all rounds hold, summed over the widths."""
     return claims.rounds * int((capacity // np.unique(claims.widths)).sum())
 
 
@@ -229,7 +229,7 @@ def _without(
     least: float | None,
     early: bool,
 ) -> Window:
-    """Return the plan of the gangs that fit; the worth of no rounds for the others is added."""
+    """Return the plan of the gangs that fit in the capacity; the others' worth of no rounds is added."""
     kept = np.flatnonzero(~wide)
     place = np.cumsum(~wide) - 1
     rest = Claims(claims.widths[kept], claims.worth[kept], claims.left[kept])

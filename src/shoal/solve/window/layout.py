@@ -144,7 +144,7 @@ def _knapsack(widths: Int32s, values: Floats, free: int) -> Indices:
 
 
 def in_order(layout: Layout, widths: Int32s, order: Indices) -> Layout:
-    """Return the rounds reordered: those of the first gangs in ``order`` first, then those that share most gangs."""
+    """Return the rounds reordered: rounds of the first gangs in ``order`` first, then rounds that share most gangs."""
     pressure = np.empty(len(order))
     pressure[order] = np.linspace(1.0, 0.0, len(order), endpoint=False)
     runs = layout.runs.astype(float)

@@ -138,7 +138,7 @@ class Ladder:
         return climb.bound
 
     def climb(self, level: float) -> RoundCounts | None:
-        """Return the counts worth most that leave no gang more than ``level``; None if the window is too small."""
+        """Return the counts worth most that leave no gang over ``level`` rounds; None if the window is too small."""
         claims, gpu_rounds = self.claims, self.capacity * self.claims.rounds
         forced = claims.forced(level)
         free = gpu_rounds - int(claims.widths @ forced)
