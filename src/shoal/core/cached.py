@@ -7,7 +7,7 @@ _T = TypeVar("_T")
 
 
 class cached(Generic[_T]):  # noqa: N801 (a decorator)
-    """A property that is computed when it is first read; from then on the instance's dictionary has it."""
+    """A property that is computed when it is first read and kept in the instance's dictionary."""
 
     def __init__(self, compute: Callable[[Any], _T]) -> None:
         self._compute = compute

@@ -173,7 +173,7 @@ class Columns:
 
     @cached
     def int_at(self) -> Callable[[int, int], int]:
-        """Function of a row of `IntRow` and a position: the entry, which costs less than the row if few are read."""
+        """Function that returns the entry of a row of `IntRow` at a position; cheaper than the row if few are read."""
         return self._ints.at
 
     def keep_totals(self, demand: int, widest: int, all_able: bool, unserved: Sequence[int] | None) -> None:

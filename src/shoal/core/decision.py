@@ -40,8 +40,8 @@ _REFUSED = in_words("waits: the policy gave it no GPUs")
 class Grant(Value, frozen=True):
     """GPUs for a job. If kind and seats are None the placer chooses them; if the batch size is None it stays as it is.
 
-    ``consolidated`` asks for one node; if none has enough free GPUs the job is spread rather than kept waiting.
-    Sharing is mutual and between equal gangs; it is enough that one of the two grants names the other.
+    ``consolidated`` asks for one node; if none has enough free GPUs the job is spread rather than kept waiting. Sharing
+    is mutual and between equal gangs; one of the two grants need not name the other job.
     """
 
     gpus: int

@@ -74,7 +74,7 @@ class BatchChanged:
 class JobProfiled:
     """The agent that chooses the job's batch size has a new goodput report, which replaces the one before.
 
-    It is urgent if the job has trained on more GPUs than ever, since a policy may then grant it more.
+    The event is urgent if the job has trained on more GPUs than ever, since a policy may then grant it more.
     """
 
     at: Seconds
@@ -90,7 +90,7 @@ class JobProfiled:
 class JobSaved:
     """The job saved its progress up to ``done``, ``age`` seconds ago; a run that ends now resumes from there.
 
-    With ``when_warned`` it saves whenever it is stopped, so that a stop loses nothing.
+    With ``when_warned`` the job saves whenever it is stopped, so that a stop loses nothing.
     """
 
     at: Seconds
@@ -184,7 +184,7 @@ class JobCancelled:
 
 @dataclass(frozen=True, slots=True)
 class AppBid:
-    """An app declared its valuation of GPUs for the next auction; it holds until the app's set of jobs changes."""
+    """An app declared its valuation of GPUs for the next auction; the valuation holds until the app's jobs change."""
 
     at: Seconds
     app: str
@@ -209,7 +209,7 @@ class NodeReturned:
     at: Seconds
     node: int
     place: str = ""
-    """Where its agent runs; an agent elsewhere may have its name only after the lease of this one."""
+    """Where its agent runs; an agent elsewhere may take the node's name only after the lease of this agent."""
     urgent: ClassVar[bool] = True
 
 

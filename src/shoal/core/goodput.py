@@ -38,9 +38,9 @@ class GoodputReport:
     """A job's goodput, from its agent's last report or from other jobs of the same model.
 
     ``fits`` holds one fit for each kind, in any order. ``noise`` is the gradient noise scale φ in samples, measured at
-    a total batch of ``noise_batch``. ``seen_gpus`` is the most GPUs the job has trained on, of any kind; it may be
-    granted twice as many. ``batch`` is the present setting. ``remembered`` marks a report that rests only on other
-    jobs of the same model.
+    a total batch of ``noise_batch``. ``seen_gpus`` is the most GPUs the job has trained on, of any kind; the job may be
+    granted twice as many. ``batch`` is the present setting. ``remembered`` marks a report that rests only on other jobs
+    of the same model.
     """
 
     fits: tuple[tuple[str, StepFit], ...]

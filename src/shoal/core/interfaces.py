@@ -78,7 +78,7 @@ class PerfModel(Protocol):
     def curve(self, job: JobView, kind: str) -> Floats:
         """Return the rate on a kind by number of GPUs, from 0 to the job's most, on the best seats.
 
-        It may depend only on the job's specification, its batch size and its measurements: callers cache it by these.
+        The curve may depend only on the job's specification, batch size and measurements, by which callers cache it.
         """
         ...
 
@@ -99,7 +99,7 @@ class PerfModel(Protocol):
 class LearnsOfPairs(Protocol):
     """A performance model that predicts which jobs fit on the same GPUs, and can be corrected.
 
-    ``unfit`` are the pairs of types (model and batch size) that ``parted`` has taught it, both ways round.
+    ``unfit`` are the pairs of types (model and batch size) that ``parted`` has added, each in both orders.
     """
 
     unfit: frozenset[tuple[tuple[str, int], tuple[str, int]]]
@@ -112,8 +112,8 @@ class LearnsOfPairs(Protocol):
 class Backend(Protocol):
     """The cluster: simulated (``sim.backend``) or real (``live.backend``).
 
-    Events arrive in order of time, each once. An event carries the incarnation it is about; the state ignores those
-    of an earlier incarnation, so a backend may report late but must never change a number.
+    Events arrive in order of time, each once. An event carries the incarnation it is about; the state ignores those of
+    an earlier incarnation, so a backend may report an event late but must never change the incarnation in it.
     """
 
     def wait(self, until: Seconds) -> EventBatch:

@@ -29,10 +29,10 @@ class PredictedWork:
 
 @dataclass(frozen=True, slots=True)
 class JobLength:
-    """Work left of one job, as ``runs`` earlier runs that were longer show it; ``of`` says whose runs.
+    """Work left of one job, predicted from the ``runs`` earlier runs that lasted longer; ``of`` says whose runs.
 
     ``low``, ``median`` and ``high`` are the 10th, 50th and 90th percentile. With ``runs`` 0 the job has outlasted all
-    earlier ones, or there are too few to go by.
+    earlier runs, or there are too few of them.
     """
 
     low: float
@@ -56,7 +56,7 @@ class LengthView(Protocol):
         ...
 
     def keep(self) -> None:
-        """Prepare ``given`` for calls from other threads, and after later events."""
+        """Let ``given`` be called from other threads, and after later events, with unchanged answers."""
         ...
 
     def given(self, job: JobNumber, done: float) -> JobLength | None:
@@ -65,7 +65,7 @@ class LengthView(Protocol):
 
 
 def nothing_predicted(jobs: int) -> PredictedWork:
-    """Return NaN for this many jobs."""
+    """Return predictions that are NaN for this many jobs."""
     nan = np.full(jobs, np.nan)
     nan.flags.writeable = False
     return PredictedWork(nan, nan, nan, nan)

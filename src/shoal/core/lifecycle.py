@@ -24,7 +24,7 @@ class JobState(IntEnum):
     def live(self) -> bool:
         """Whether the job has not ended. A live job gets a verdict, unless it is ``HELD`` or ``CANCELLING``.
 
-        It is held after a crash, by a person, or for a condition such as the end of another job.
+        A job is held after a crash, by a person, or for a condition such as the end of another job.
         """
         return self not in (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
 

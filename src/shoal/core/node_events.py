@@ -12,7 +12,7 @@ from shoal.core.units import Seconds
 class NodeJoined:
     """A node was added to the cluster, or one that was removed came back; it is down until ``NodeReturned``.
 
-    Its index ``node`` is the number of nodes before it, or the one that it had.
+    Its index ``node`` is the number of nodes before it; a node that comes back has its former index.
     """
 
     at: Seconds
@@ -34,7 +34,7 @@ class NodeRemoved:
 
 
 def nodes_after(nodes: Sequence[Node], events: Iterable[object]) -> Sequence[Node]:
-    """Return the nodes of a cluster after these events, by index: those that joined follow."""
+    """Return the nodes of a cluster after these events, by index: nodes that joined follow the others."""
     for event in events:
         if isinstance(event, NodeJoined) and event.node == len(nodes):
             nodes = (*nodes, Node(event.name, event.kind, event.gpus, event.rack))

@@ -18,7 +18,7 @@ _RESET = "\x1b[0m"
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return the text with every character that cannot be printed as an escape, except those in ``keep``.
+    """Return the text with an escape for every character that cannot be printed, except characters in ``keep``.
 
     Control and format characters, bidirectional marks, line separators and lone surrogates cannot be printed.
     """

@@ -29,7 +29,7 @@ class Words(Protocol):
         """Return a duration, for a field with the format ``span``."""
 
     def number(self, value: float, spec: str) -> str:
-        """Return any other number."""
+        """Return any other number as text."""
 
 
 class SimulatedWords:
@@ -61,9 +61,9 @@ class ReasonTemplate:
     A time in seconds has the format ``time``, as in ``"leased until {end of the lease:time}"``, a duration ``span``.
 
     ``code`` identifies the template in columns of verdicts and in their digests, so a template keeps its code from
-    version to version. Codes below `FIRST_OWN_CODE` are Shoal's own; a user's policy takes codes from there to 255.
-    The sentence of a refusal begins with "waits" or "cannot". A template is equal to itself only, which makes it a key
-    of dictionaries that costs no call.
+    version to version. Codes below `FIRST_OWN_CODE` are Shoal's own; a user's policy takes codes from there to 255. The
+    sentence of a refusal begins with "waits" or "cannot". A template is equal to itself only, so looking it up in a
+    dictionary calls no Python function.
     """
 
     code: int

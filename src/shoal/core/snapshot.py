@@ -1,7 +1,7 @@
 """The snapshot a policy decides on: live jobs only, with service and progress up to ``now``, and no hidden truth.
 
-It has the jobs in two forms, both read-only: ``columns`` for policies that work on arrays, ``jobs`` for policies that
-work job by job.
+A snapshot has the jobs in two forms, both read-only: ``columns`` for policies that work on arrays, ``jobs`` for
+policies that work job by job.
 """
 
 from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
@@ -151,9 +151,9 @@ class JobView(msgspec.Struct, eq=False):
 
     @property
     def regimes(self) -> tuple[tuple[float, int], ...]:
-        """(progress, batch size) of every batch size its owner's script trained at, in order.
+        """Batch sizes at which its owner's script trained, in order, each as (progress at which it began, size).
 
-        The first is the declared one; empty if none was declared and none observed.
+        Progress is in the unit of its work. The first size is the declared one; empty if none was declared or observed.
         """
         return self._snapshot.regimes(self.position)
 
@@ -254,27 +254,27 @@ class Snapshot:
     probed: frozenset[int] = frozenset()
     """Nodes that may get one start, to find out whether they work."""
     set_aside: Mapping[int, JobSetAside] = field(default_factory=dict)
-    """By admission number of a live job that a policy failed on: when and why. The policy is asked without it."""
+    """By admission number of a live job that a policy failed on: when and why. Policies decide without that job."""
     quotas: Mapping[TenantId, Quota] = field(default_factory=dict)
     """By tenant, its quota; the ring enforces it on the verdicts of every policy."""
     suspensions: Suspensions = NO_SUSPENSIONS
     """The suspended runs, each bound to its node, and the limits of nodes on suspended runs."""
     overran: str | None = None
-    """How the policy overran its time at this decision; it is not asked again, and every job keeps its placement."""
+    """How the policy overran its time at this decision; if set, it is not asked and every job keeps its placement."""
     ending: Mapping[int, int] = field(default_factory=dict)
     """By node, the GPUs that the runs of cancelled jobs still hold: part of the cluster, neither free nor a job's."""
     guarded: bool = False
-    """Whether any job may not always be stopped; if false, all of ``unstoppable`` is."""
+    """Whether there may be jobs that must keep their GPUs; if false, ``unstoppable`` is false for every job."""
     most_lost: Seconds = MOST_LOST
     """Seconds of run that a stop may lose at most."""
     priorities: Mapping[int, int] = field(default_factory=dict)
     """By admission number of a live job with a priority other than 0; the ring enforces it on every policy."""
     lengths: LengthView | None = None
-    """What ended runs say of the lengths of jobs; None: nothing."""
+    """Lengths of jobs predicted from ended runs; None if nothing is predicted."""
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> "Snapshot":
-        """Return a snapshot that takes over these, all its fields; ten times as fast as the constructor."""
+        """Return a snapshot with these values of all its fields; ten times as fast as the constructor."""
         snapshot = object.__new__(cls)
         object.__setattr__(snapshot, "__dict__", fields)
         return snapshot
@@ -408,7 +408,7 @@ class Snapshot:
         return self.reports.get(int(self.columns.rows[at])) if self.reports else None
 
     def regimes(self, at: int) -> tuple[tuple[float, int], ...]:
-        """Return (progress, batch size) of every batch size the job at a position trained at, in order."""
+        """Return the batch sizes at which the job at a position trained, in order, each as (progress, size)."""
         declared, changes = self.specs[at].batch_size, self.batch_changes.get(int(self.columns.rows[at]), ())
         if declared is None or (changes and changes[0][0] <= 0.0):
             return changes

@@ -32,7 +32,7 @@ class NodeSuspension:
 
 @dataclass(frozen=True, slots=True)
 class Suspensions:
-    """The suspended runs, and each node's limits on them. A change is a new value, so snapshots may hold it."""
+    """The suspended runs, and each node's limits on them. Each change makes a new value, so snapshots may hold one."""
 
     nodes: Mapping[int, NodeSuspension] = field(default_factory=dict)
     """By node that suspends runs."""
@@ -56,12 +56,12 @@ class Suspensions:
         return replace(self, nodes=_with(self.nodes, node, ability))
 
     def suspended(self, job: JobNumber, run: SuspendedRun) -> "Suspensions":
-        """Return this with a suspended run."""
+        """Return the suspensions with one more suspended run."""
         sizes = _with(self.sizes, job, run.bytes) if run.bytes else self.sizes
         return replace(self, runs=_with(self.runs, job, run), sizes=sizes)
 
     def resumed(self, job: JobNumber) -> "Suspensions":
-        """Return this without a suspended run, which continues or has ended."""
+        """Return the suspensions without a run that continues or has ended."""
         return replace(self, runs=_with(self.runs, job, None)) if job in self.runs else self
 
     def refuse(self, job: JobNumber, cause: str) -> "Suspensions":
@@ -82,7 +82,7 @@ class Suspensions:
     def accepts(self, job: JobNumber, placement: Placement) -> bool:
         """Return whether the run of a job on these seats could be suspended, if the host memory suffices.
 
-        It must be on one node, which suspends runs with that number of GPUs.
+        The seats must be on one node, which suspends runs with that number of GPUs.
         """
         if len(placement.seats) != 1 or job in self.refused:
             return False

@@ -35,9 +35,8 @@ class _DataclassFields:
 class Value(msgspec.Struct, frozen=True, gc=False):
     """A frozen value, with all that a frozen dataclass offers; subclasses repeat ``frozen=True`` for type checkers.
 
-    The garbage collector does not visit values, which spares it most objects of the ring: a value is made of older
-    objects and cannot be part of a reference cycle. One that holds objects of a user's policy, which can, has
-    ``gc=True``.
+    The garbage collector does not visit values, and so skips most objects of the ring: a value is made of older objects
+    and cannot be part of a reference cycle. A value with objects of a user's policy can be, and has ``gc=True``.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]] = _DataclassFields()  # type: ignore[assignment]

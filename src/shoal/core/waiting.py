@@ -19,7 +19,7 @@ UNKNOWN_END = "ended too long ago to know how"
 
 @dataclass(slots=True)
 class JobWait:
-    """Open conditions of one job: ends or starts of other jobs, a timer, its owner, a place in its array."""
+    """Open conditions of one job: ends or starts of other jobs, a timer, its owner's hold, a place in its array."""
 
     after: dict[JobId, str] = field(default_factory=dict)
     timer: bool = False
@@ -27,11 +27,11 @@ class JobWait:
     array: str | None = None
     most_at_once: int = 0
     cause: str = ""
-    """Why it can never start."""
+    """Why the job can never start; empty if it can."""
 
     @property
     def ready(self) -> bool:
-        """Whether it waits for no more than a place in its array."""
+        """Whether the job waits for nothing, or only for a place in its array."""
         return not (self.after or self.timer or self.hold)
 
 
@@ -59,7 +59,8 @@ class WaitingJobs:
     ) -> None:
         """Add a job with conditions; ``timer`` if its earliest start is still to come.
 
-        ``again`` if it waited before, as after a restart: then jobs that are no longer known ended as it requires.
+        ``again`` if the job waited before, as after a restart: jobs before it that have ended count as ended as
+        required.
         """
         conditions = spec.conditions
         assert conditions is not None
@@ -78,7 +79,7 @@ class WaitingJobs:
         self._touched.append(job)
 
     def occupy(self, job: JobNumber, spec: JobSpec) -> None:
-        """Count a job that was let start before, and has not ended, as one of its array's."""
+        """Give a place in its array to a job that was released before and has not ended."""
         if spec.conditions is not None and spec.conditions.most_at_once:
             self._arrays.setdefault(_array(spec), set()).add(job)
 
