@@ -37,7 +37,7 @@ _PROBE_SECONDS = 6 * DECISION_SECONDS
 
 
 class TooSlow(BaseException):
-    """The policy was interrupted; not an ``Exception``, so that a policy that catches all of those cannot stop it."""
+    """Raised to interrupt a policy; not an ``Exception``, since a policy may catch every ``Exception``."""
 
 
 class TimeLimit(Protocol):
@@ -50,7 +50,7 @@ class TimeLimit(Protocol):
 
 @dataclass(slots=True)
 class Guard:
-    """Judges for a live cluster. ``judge`` has the place of ``loop.judge``.
+    """Judges for a live cluster; ``judge`` is called in place of ``loop.judge``.
 
     If the policy raises or overruns, it is asked again about parts of the queue, in halves, until the jobs are found
     without which it decides. They are returned as ``JobSetAside`` events. If there are none, or if they are most of the
@@ -61,7 +61,7 @@ class Guard:
     _decided: Indices = field(default_factory=lambda: np.empty(0, dtype=np.intp))
     """Admission numbers of the jobs of the last decision that succeeded."""
     _usual: float = 0.0
-    """CPU seconds of that decision."""
+    """CPU seconds of the last decision that succeeded."""
     _seconds: float = DECISION_SECONDS
 
     def judge(
@@ -103,7 +103,7 @@ class Guard:
         return (PolicyOverran(snapshot.now, fault),)
 
     def _known(self, snapshot: Snapshot) -> _Jobs:
-        """Return the jobs that run or that the policy has decided on before; faults are likelier in the others."""
+        """Return the jobs that run or that the policy has decided on before; a job at fault is likelier a new one."""
         columns = snapshot.columns
         return _positions(np.isin(columns.rows, self._decided) | (columns.held > 0))
 
@@ -135,7 +135,7 @@ class _Search:
     suspects: list[int] = field(default_factory=list)
 
     def run(self, known: _Jobs) -> tuple[list[int], list[int]]:
-        """Return the culprits, and the suspects that were not examined further; both empty if the policy is at fault.
+        """Return the jobs at fault, and suspects that were not examined further; both empty if the policy is at fault.
 
         New jobs are examined only beside known ones with which the policy can decide.
         """

@@ -39,9 +39,9 @@ class JobRows:
     """Jobs: declared values, blocks of changing values (rows: ``FloatRow`` and ``IntRow``), and which are live.
 
     ``floats`` and ``ints`` are the blocks; ``held``, ``since`` and so on are their rows, for reading and writing one
-    entry, as ``jobs.held[slot]``.
-    ``tenant_service`` holds, by tenant, the GPU-seconds of ended jobs; ``submitted`` counts all jobs ever submitted,
-    those that were dropped included; ``guarded`` is whether any of the others may not always be stopped.
+    entry, as ``jobs.held[slot]``. ``tenant_service`` holds, by tenant, the GPU-seconds of ended jobs; ``submitted``
+    counts all jobs ever submitted, those that were dropped included; ``guarded`` is whether any job kept here is not
+    declared to be preemptible.
     """
 
     def __init__(self, kinds: int) -> None:
@@ -130,7 +130,7 @@ class JobRows:
         self.app, self._gpus, self._tenant = declared["app"], declared["gpus"], declared["tenant"]
 
     def _count(self, slot: int, sign: int) -> None:
-        """Keep the totals over the live jobs while one is added (1) or removed (−1)."""
+        """Update the totals over the live jobs as one is added (``sign`` 1) or removed (−1)."""
         gang = self._gpus[slot]
         self._demand += sign * gang
         count = self._gangs.get(gang, 0) + sign

@@ -35,7 +35,7 @@ class Judgement(Value, frozen=True, gc=True):
     commands: tuple[Command, ...]
 
     def record(self) -> Decided:
-        """Return the record of it for the journal."""
+        """Return the record of this judgement for the journal."""
         return Decided(self.verdicts.digest(), self.decision.review_at, self.commands)
 
 

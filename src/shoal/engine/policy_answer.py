@@ -25,8 +25,8 @@ def ask(
 ) -> tuple[Decision, Verdicts]:
     """Return the policy's decision and its verdicts as columns, or raise ``PolicyError``.
 
-    The policy does not see jobs that are set aside, or suspended and held by a person, which are refused, nor those
-    ``hidden`` at these positions, which get these verdicts.
+    The policy does not see jobs that are set aside, or suspended and held by a person, which are refused; nor jobs at
+    the positions in ``hidden``, which get the verdicts given there.
     """
     if not (hidden or snapshot.set_aside or snapshot.suspensions.held):
         return _ask(policy, snapshot)
@@ -132,7 +132,7 @@ def _exists(seats: Any, gpus: int | np.integer[Any], snapshot: Snapshot) -> bool
 
 
 def _shown(value: object) -> str:
-    """Return a value and its type on one short line; None by itself."""
+    """Return a value and its type as text of one short line; None has no type added."""
     if value is None:
         return "None"
     text = " ".join(repr(value).split())

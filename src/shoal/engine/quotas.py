@@ -217,8 +217,8 @@ class _Grants:
     def _take_back(self, tenant: TenantId, kind: int, want: int) -> bool:
         """Free ``want`` GPUs of a kind by refusing jobs of borrowers, if possible; return whether it was.
 
-        Jobs are taken in reverse order of admission until there are enough GPUs. Then those that are not needed after
-        all, since a later one in this order was larger, are left alone in the same order.
+        Jobs are chosen in the order of ``takeable`` until there are enough GPUs. Then, in the same order, jobs keep
+        their GPUs if these are not needed after all, since a job chosen later was wider. The jobs left are refused.
         """
         taken: list[tuple[int, ...]] = []
         granted, free = dict(self.granted), self.free[kind]

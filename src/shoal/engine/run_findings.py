@@ -40,7 +40,7 @@ def exclude_kind(jobs: JobRows, topology: Topology, job: JobNumber, slot: int) -
 def after_misfit(perf: PerfModel, jobs: JobRows, topology: Topology, event: JobCrashed, slot: int) -> PerfModel:
     """Return the model, changed if the crash shows that two jobs do not fit on the same GPUs.
 
-    It does if a job ends while it starts beside another, without blame and with all its nodes up.
+    A crash shows that if the job crashed while it started beside another, without blame and with all its nodes up.
     """
     placement = jobs.placement(slot)
     partner, starting = jobs.partner[slot], jobs.state[slot] == JobState.STARTING

@@ -191,7 +191,7 @@ def renumbered(image: StateImage) -> StateImage:
 
 
 def restore(state: State, image: StateImage) -> None:
-    """Make a state the one that an image was made of, on the state's own cluster, which may have more nodes.
+    """Give a state the contents of an image, on the state's own cluster, which may have more nodes.
 
     The performance model stays the state's own, with what the image knows of pairs of jobs.
     """

@@ -23,8 +23,8 @@ _STARTING, _RUNNING, _SUSPENDED = int(JobState.STARTING), int(JobState.RUNNING),
 def to_suspend(snapshot: Snapshot, leaving: Iterable[int]) -> set[int]:
     """Return which of the jobs that leave their seats are suspended and not stopped, by position.
 
-    They are jobs whose stop would lose work, first those that may not be stopped. Their node must suspend runs and have
-    free the host memory that they held when they were last suspended; for a first time any amount suffices.
+    Suspended are jobs whose stop would lose work, first those that may not be stopped. Their node must suspend runs and
+    have free the host memory that they held when they were last suspended; for a first time any amount suffices.
     """
     suspensions, columns = snapshot.suspensions, snapshot.columns
     if not suspensions.nodes:
@@ -119,8 +119,8 @@ def suspended(state: "State", event: JobSuspended) -> None:
 def resumed(state: "State", event: JobResumed) -> None:
     """Fold that a run continues: after it was resumed, or since it could not be suspended.
 
-    In the second case its seats are still its own; if the ring has given them away it counts as suspended until it is
-    resumed, which then takes no time.
+    In the second case the run still holds its seats. If the ring has given these to other jobs, the run counts as
+    suspended until it is resumed, which then takes no time.
     """
     slot = state._jobs.current_slot(event)
     now = state._jobs.state[slot] if slot >= 0 else -1

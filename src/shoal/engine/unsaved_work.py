@@ -51,7 +51,7 @@ def ask(
 class _Kept:
     """The jobs that keep their GPUs, by position: those that may not be stopped, and those on the same GPUs.
 
-    This is the one place that asks whether a job keeps GPUs that a policy wants.
+    Only this class decides whether a job keeps GPUs that a policy wants.
     """
 
     snapshot: Snapshot
