@@ -1,6 +1,6 @@
 """Network packing: each job on the fewest machines, no two jobs on one machine's network, as few moves as possible.
 
-Made for shares that are a factor or a multiple of the GPUs per machine (``solve.regulation``), which can always be
+Made for shares that are a factor or a multiple of the GPUs per machine (``solve.network_packing``), which can always be
 seated so. A running job keeps at least one of its GPUs where possible, then as many as possible; it gives up all of
 them only if they are needed for others. Other gangs get the fewest machines.
 

@@ -19,7 +19,7 @@ class PackedPlacer:
 
 
 def find(cluster: Topology, free: FreeGpus, kind: int, want: int, before: Placement | None) -> Placement | None:
-    """Return the tightest fit on the fewest nodes; it includes seats held ``before`` if that takes no more nodes."""
+    """Return the tightest fit on the fewest nodes, with seats held ``before`` if these take no more nodes."""
     best = few_nodes(free, kind, want)
     if best is None or before is None or cluster.kind_of(before) != kind:
         return best

@@ -358,7 +358,7 @@ def no_seats(snapshot: Snapshot, kinds: Sequence[int], free: int, block: int, wa
 
 
 def avoided_nodes(snapshot: Snapshot, i: int, want: int) -> frozenset[int]:
-    """Return the nodes that a job must not be seated on; none if the others of every kind it can use are too few."""
+    """Return the nodes that a job must not be seated on; none if without them no kind it can use has enough GPUs."""
     job = int(snapshot.columns.rows[i])
     avoided = snapshot.avoided.get(job)
     if not avoided or job in snapshot.suspensions.runs:  # a suspended run can be resumed on its own node only
