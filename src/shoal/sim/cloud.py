@@ -1,4 +1,4 @@
-"""A simulated cloud: nodes are rented while jobs are worth their price, and given back afterwards.
+"""A simulated cloud: nodes are rented as a rule over the jobs' goodput decides, and given back afterwards.
 
 A backend around the simulated one. The ring sees nodes that are lost and return, and nothing of rentals: a node is down
 until it is rented and has booted. A rule over the jobs' goodput reports (``policy.pollux.autoscaling``) decides what to

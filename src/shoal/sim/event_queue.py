@@ -1,4 +1,4 @@
-"""The simulated future: scheduled happenings in order of time, then priority, then the order they were scheduled in."""
+"""A queue of scheduled happenings, in order of time, then priority, then the order they were scheduled in."""
 
 import heapq
 from collections.abc import Callable
@@ -35,8 +35,8 @@ class Happening(IntEnum):
 Handler: TypeAlias = Callable[[int, int, list[Event]], bool]
 """Takes a happening's two arguments and the batch to append to; returns whether it calls for a decision.
 
-The handler of a happening is the backend's method of its name, ``_started`` for ``STARTED``, and of `NodeFaults`
-``node_lost``.
+The handler of a happening is a method with its name: ``_started`` of the backend for ``STARTED``, or, for a node's
+fault, ``node_lost`` of `NodeFaults`.
 """
 
 

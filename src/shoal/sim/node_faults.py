@@ -40,7 +40,7 @@ class NodeFaults:
     _stragglers: int = 0
 
     def begin(self) -> None:
-        """Schedule the script and the first random fault of each node; those that join later are down until then."""
+        """Schedule the script and the first random fault of each node; nodes that join later are down until they do."""
         for i, fault in enumerate(self.faults.script):
             if not isinstance(fault, NodeJoin):
                 self.queue.push(fault.at, SCRIPTED[type(fault)], i)

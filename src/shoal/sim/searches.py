@@ -89,7 +89,7 @@ class _App:
 
 @dataclass(slots=True)
 class Searches:
-    """A simulated backend ``world`` with apps that search; ``marks`` are by job id and shared with it."""
+    """A simulated backend ``world`` with apps that search; ``marks`` are by job id, also read by ``world``."""
 
     world: SimulatedBackend
     declare: Declare
@@ -180,7 +180,7 @@ class Searches:
         return app
 
     def _admitted(self, trained: tuple[_App, int] | None) -> None:
-        """Count one more admitted job, and note the app and the trial that it trains, if any."""
+        """Count one more admitted job, and note its app and the trial that it trains, if any."""
         if trained is not None:
             app, trial = trained
             app.jobs[trial] = self._submitted

@@ -14,7 +14,8 @@ from shoal.sim.running_jobs import RunningJobs
 class SuspensionCost:
     """A suspended job holds ``bytes_per_gpu`` of host memory for each GPU; a node has ``memory`` bytes for all.
 
-    They leave the GPUs at ``out_rate`` bytes a second and return at ``in_rate``: as measured on an H200 (docs/gpu.md).
+    The bytes leave the GPUs at ``out_rate`` bytes a second and return at ``in_rate``; the defaults were measured on an
+    H200 (docs/gpu.md).
     """
 
     bytes_per_gpu: int = 0
