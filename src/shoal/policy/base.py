@@ -47,14 +47,14 @@ class Served(Value, frozen=True):
     free: int
     """GPUs left over."""
     most_free: int
-    """The most left over of any one kind."""
+    """The most GPUs of one kind that are left over."""
 
 
 def all_fit(snapshot: Snapshot) -> Verdicts | None:
     """Return verdicts that grant every job its gang, if all gangs fit on a cluster of one kind; otherwise None.
 
-    Most decisions are like this, and then the order of service does not matter. With several kinds the order decides
-    which job gets the faster one.
+    Most decisions are like this, and then the order of service does not matter. With several kinds of GPU the order
+    decides which job gets the faster kind.
     """
     columns, capacity = snapshot.columns, snapshot.cluster.capacity
     if len(capacity) != 1:
@@ -69,7 +69,7 @@ def all_fit(snapshot: Snapshot) -> Verdicts | None:
 
 @cache
 def _fits(count: int) -> UInt8s:
-    """Return an array of the code of FITS, of this length."""
+    """Return an array of this length, filled with the code of FITS."""
     return sealed(np.full(count, FITS.code))
 
 
@@ -103,9 +103,9 @@ def prefer_kind(snapshot: Snapshot, kinds: NDArray[np.signedinteger]) -> Floats:
 
 
 def serve_ascending(snapshot: Snapshot, key: Floats | Int32s, first: Indices = _NONE) -> Served:
-    """Serve ``first``, ascending, then the others in ascending key, ties in order of arrival; sorts what can matter.
+    """Serve jobs ``first``, ascending, then the others in ascending key, ties by arrival; sorts only what matters.
 
-    A key is above negative infinity.
+    Keys are above negative infinity.
     """
     left, others = snapshot.cluster.total_gpus, len(key) - len(first)
     if len(first):

@@ -92,7 +92,7 @@ class GoodputOptions:
     fair_gpus: float
     known: Flags
     carry: OptionsCarry
-    """For the options of the next decision."""
+    """What the next decision takes over."""
 
     def valued(self, worth: Floats) -> AllotmentOptions:
         """Return the options with these worths (jobs × options); those with a rate of 0 cannot be chosen."""
@@ -181,7 +181,7 @@ def tabled(snapshot: Snapshot, carry: OptionsCarry) -> GoodputOptions:
 
 
 def _apart_held(snapshot: Snapshot, held: CarriedSeats) -> Flags:
-    """By job whether it may keep its seats: of jobs that span nodes and meet on one, only the first may."""
+    """By job, whether it may keep its seats: of jobs that span nodes and share one of these, only the first may."""
     there: Flags = held.numbers >= 0
     spanned: set[int] = set()
     for i in (there & (held.node < 0)).nonzero()[0].tolist():

@@ -5,7 +5,7 @@ from shoal.core.topology import Placement, Topology
 
 
 def near_and_far(cluster: Topology, kind: int, gpus: int) -> tuple[Placement, ...]:
-    """Seats on one node and on two, in one rack if possible; only the first where the kind has a single node."""
+    """Return seats on one node and on two, in one rack if possible; only the former if a single node is up."""
     up = [at for at, k in enumerate(cluster.node_kind) if k == kind and at not in cluster.down]
     host = max(up, key=lambda at: cluster.nodes[at].gpus)
     others = [at for at in up if at != host]

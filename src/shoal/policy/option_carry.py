@@ -1,8 +1,8 @@
 """The options of the last decision, carried so that only jobs that changed are listed again.
 
 A job's options are valid as long as it has the same basis: what it asks for, its batch size, its measurements and its
-report. They do not depend on the other jobs, except that columns are common to all; a job's rates move to other columns
-where these changed.
+report. Options do not depend on other jobs, except that all jobs have the same columns: where the columns change, a
+job's rates move to other columns.
 """
 
 from collections.abc import Mapping
@@ -95,7 +95,7 @@ class OptionBasis:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CarriedSeats:
-    """By job that shares no GPUs: the number of its seats (−1 for none), the rate there, their node (−1: several)."""
+    """By job: the number of its seats (−1: none or shared), the rate there, their node (−1: none or several)."""
 
     numbers: Int32s
     rates: Floats
@@ -106,7 +106,7 @@ class CarriedSeats:
 class OptionsCarry:
     """The options of the last decision; ``rates`` are jobs × columns, all else by job.
 
-    The first column is for the seats held, those that are ``there``; then come the columns of each kind's grid.
+    The first column is for the seats held, of the jobs marked ``there``; then come the columns of each kind's grid.
     """
 
     basis: OptionBasis
@@ -132,7 +132,7 @@ class OptionsCarry:
         return sizes, np.repeat(np.arange(len(self.grids)), [len(grid.sizes) for grid in self.grids])
 
     def rates_at(self, at: Indices, same: Flags, grids: tuple[OptionGrid, ...]) -> Floats:
-        """Return the rates in the columns of ``grids`` of the jobs at these positions; 0 for those not the ``same``."""
+        """Return the rates of the jobs at these positions in the columns of ``grids``; 0 unless marked ``same``."""
         old, new = _labels(self.grids), _labels(grids)
         if old == new:
             rates = self.rates.take(at, axis=0)

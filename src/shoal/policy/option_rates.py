@@ -1,7 +1,7 @@
 """The rates of jobs on single nodes, in part or whole, and on several nodes, of one kind after the other.
 
-Every rate depends on its own job only. `goodput_options` lists the options of all jobs, of which it carries those that
-did not change.
+Every rate depends on its own job only. `goodput_options` lists the options of all jobs and carries those that did not
+change to the next decision.
 """
 
 from collections.abc import Mapping
@@ -80,7 +80,7 @@ class OptionRates:
             rates[at, first : first + len(grid.sizes)] = self._of_kind(k, grid, at, self.most[at])
 
     def _of_kind(self, kind: int, grid: OptionGrid, at: Indices, most: Indices) -> Floats:
-        """The rates of the jobs at these positions on the options of one kind; 0 on those they may not have."""
+        """Return the rates of the jobs at these positions on options of one kind; 0 on options they may not have."""
         columns, name, sizes = self.snapshot.columns, self.snapshot.cluster.kinds[kind], grid.sizes
         fewest, asked = columns.min_gpus[at][:, None], columns.gpus[at][:, None]
         spec = self.snapshot.spec
@@ -162,7 +162,7 @@ class OptionRates:
         return rates
 
     def held(self, rates: Floats, before: CarriedSeats | None, at: Indices, same: Flags) -> CarriedSeats:
-        """The seats held; rates of jobs that are the ``same``, on the same seats, are those of ``before`` at ``at``."""
+        """Return the seats held; jobs marked ``same`` on the same seats have the rates of ``before`` at ``at``."""
         columns, placements = self.snapshot.columns, self.snapshot.register.placements
         numbers = np.where((columns.held > 0) & (columns.partner < 0), columns.seats, np.int32(-1))
         new, there, node = numbers >= 0, np.zeros(len(numbers)), np.full(len(numbers), -1, dtype=np.intp)

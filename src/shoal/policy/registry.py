@@ -228,7 +228,7 @@ def _class_in(file: str, class_name: str) -> Callable[..., Policy]:
 
 
 def _check_reasons(name: str, reasons: tuple[ReasonTemplate, ...]) -> None:
-    """Raise an error where a user's policy declares a reason code that another template has."""
+    """Raise an error if a user's policy declares a reason code that another template has."""
     taken: dict[int, ReasonTemplate] = {}
     if any(template.code < FIRST_OWN_CODE for template in reasons):
         built_in = (reasons_of(entry.factory()) for entry in POLICIES.values())

@@ -76,7 +76,7 @@ class Backfill:
         return Decision(explained(snapshot, plan.granted, codes, numbers, kinds))
 
     def _fill(self, snapshot: Snapshot, plan: "_Plan", line: Indices, codes: UInt8s, *, blocked: bool) -> bool:
-        """Start the jobs of a line that may start; return whether one of them, or of those before, has to wait."""
+        """Start the jobs of a line that may start; return whether any job, of this line or before it, has to wait."""
         speeds, gangs = snapshot.columns.speeds[line], snapshot.columns.gpus[line]
         fastest_first = np.argsort(-speeds, axis=1, kind="stable").tolist()
         for i, want, order, speed in zip(line.tolist(), gangs.tolist(), fastest_first, speeds.tolist(), strict=True):

@@ -48,7 +48,7 @@ class _Earnings:
 
 @dataclass(frozen=True, slots=True)
 class Isolated:
-    """Runs each job for its 1/n and no longer, by rounds."""
+    """Runs each job by rounds until it has received its 1/n of the cluster's GPU-seconds, and no longer."""
 
     reasons = (FAIR_SHARE, SHARE_TOO_SMALL)
     round: float = 360.0
@@ -88,7 +88,7 @@ class Isolated:
         return Decision(verdicts, self._review(snapshot, granted, share, owed, end), carry)
 
     def _review(self, snapshot: Snapshot, granted: Flags, share: Floats, owed: Floats, end: Seconds) -> Seconds:
-        """Return the next round end that can change a verdict: infinity if all have gangs, later if none has a turn."""
+        """Return the next round end that can change a verdict: infinity if all have gangs, a later end if none runs."""
         gang, able = snapshot.columns.gpus, share > 0
         if (granted | ~able).all() and (share[able] == gang[able]).all():
             return inf

@@ -91,7 +91,7 @@ def _taken(snapshot: Snapshot, order: Indices, fewest: Int32s) -> tuple[Int32s, 
 
 
 def _staying(current: Int32s, fewest: Int32s, free: Int64s) -> int:
-    """How many jobs, from the first on, are on a kind where there are enough GPUs for them after those before them."""
+    """Return how many jobs, from the first on, fit on the kind they hold beside the jobs before them."""
     asked = np.where(current[:, None] == np.arange(len(free)), fewest, 0)
     enough = (asked.cumsum(axis=0, dtype=np.int64) <= free).all(axis=1)
     fits: Flags = np.logical_and(enough, asked.any(axis=1))

@@ -10,7 +10,7 @@ from shoal.core.snapshot import Snapshot
 from shoal.policy.carried_rows import match_rows
 
 _SPARE = 1000
-"""Curves of ended jobs, beyond as many as there are live jobs, after which a table is made anew."""
+"""Curves beyond one for each live job and kind after which the table is made anew."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +40,7 @@ class CurveTable:
 
 
 def curve_table(snapshot: Snapshot, before: object | None, *, rigid: bool = False) -> CurveTable:
-    """Return the curves of a snapshot's elastic jobs, with ``rigid`` of all jobs; ``before`` is an earlier table."""
+    """Return the curves of a snapshot's elastic jobs, or with ``rigid`` of all jobs; ``before`` is an earlier table."""
     columns, names = snapshot.columns, snapshot.cluster.kinds
     basis = np.stack([columns.batch_size, columns.measured, columns.gpus, columns.min_gpus, columns.max_gpus])
     index = np.full((len(columns), len(names)), -1, dtype=np.int32)

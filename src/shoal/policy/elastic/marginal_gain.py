@@ -1,7 +1,7 @@
 """Greedy division of GPUs, for Optimus and SLAQ: each GPU goes to the job that gains most by one more.
 
-Between reviews no job gives up a GPU to a higher bid. At a review, too, a GPU that a job holds counts a little more,
-since moving it costs two restarts.
+Between reviews no job gives up a GPU to a higher bid. At a review the gain of a GPU that a job holds is multiplied by a
+factor above 1, since moving it costs two restarts.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ HOLDING = HoldingTuning()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReviewCarry:
-    """The time of the next review, and the curves."""
+    """Carry: the time of the next review in seconds, and the jobs' rate curves."""
 
     due: Seconds
     table: CurveTable

@@ -5,8 +5,8 @@ speed-ups like k^q. An option is worth weight × speed-up, less the cost of a re
 is likely to last. Where not every job declares its work, jobs are ranked by levels of attained service instead: a level
 is four times the service of the one before, so that jobs seldom overtake each other. On a cluster of several kinds an
 option is worth the time by which it brings the job's end forward (the market over kinds), since there the time left
-depends on the kind. A job past its declared work by ``overrun`` is taken to have declared half of it, and so on; before
-that it has no less than ``overrun`` of it left, since progress is not known more precisely.
+depends on the kind. A job's declared work is doubled each time its progress passes it by the fraction ``overrun``, and
+at least ``overrun`` of it counts as left, since progress is not known more precisely.
 
 References: heSRPT (Berg et al., 2019) for the weights; Pollux (OSDI '21) and Sia (SOSP '23) for goodput by kind; the
 rest is our own.

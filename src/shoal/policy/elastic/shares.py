@@ -41,7 +41,7 @@ def gains_of(curves: Sequence[Floats]) -> list[Gains]:
 def fewest_and_lengths(snapshot: Snapshot, table: CurveTable) -> tuple[Int32s, Floats]:
     """By job: the fewest GPUs it can run on, and the seconds it has left on them (infinity when not known).
 
-    Both are those on the kind it holds, or else on its fastest kind.
+    Both figures are for the kind the job holds, or else for its fastest kind.
     """
     columns = snapshot.columns
     fewest, lengths = columns.min_gpus.copy(), columns.remaining_seconds.copy()

@@ -181,8 +181,9 @@ class RoundPlan:
 def carried_over(before: GavelCarry, debt: Floats, positions: Indices, cells: Cells) -> Floats:
     """Return the debt with which new cells begin.
 
-    It is the old debt of the same job (or pair) on the same kind, on one node or several. The debt of a job's other old
-    cells is divided among its new cells by their shares. At most one round received in advance is kept.
+    A new cell begins with the old debt of the same job (or pair) on the same kind, on one node or several. The debt of
+    a job's other old cells is divided among its new cells by their shares. At most one round received in advance is
+    kept.
     """
     jobs = len(positions)
     total = before.cells.totals(debt, len(before.rows))

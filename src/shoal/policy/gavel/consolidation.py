@@ -57,7 +57,7 @@ def _kept(snapshot: Snapshot, job: int, kind: int, examples: dict[tuple[int, int
 
 
 def _speed_classes(snapshot: Snapshot, jobs: Indices) -> list[int]:
-    """A number for each of these jobs; jobs with the same model, batch size, gang and measured rates have the same."""
+    """Return a class number for each of these jobs: the same for equal model, batch size, gang and measured rates."""
     numbers: dict[tuple[object, ...], int] = {}
     by_job: dict[int, int] = {}
     for at in dict.fromkeys(jobs.tolist()):

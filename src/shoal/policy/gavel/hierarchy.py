@@ -97,6 +97,6 @@ class _Branch:
         return branch
 
     def node(self, weights: Mapping[str, float], fifo: frozenset[str]) -> ShareNode:
-        """The tree from here down."""
+        """This branch and all below it as a tree of shares."""
         children = [child if isinstance(child, int) else child.node(weights, fifo) for child in self.children]
         return ShareNode(children, weights.get(self.path, 1.0), "fifo" if self.path in fifo else "fair")

@@ -22,9 +22,9 @@ from shoal.policy.gavel.tuning import TUNING
 
 
 def by_rounds(rule: ShareRule, snapshot: Snapshot) -> Decision:
-    """A verdict for every live job, reviewed at the end of the round if that could change anything.
+    """Return a verdict for every live job, reviewed at the end of the round if that could change anything.
 
-    The ``decide`` of every rule.
+    Every rule's ``decide`` returns this.
     """
     before = snapshot.carry if isinstance(snapshot.carry, GavelCarry) else None
     if before is not None and (len(before.capacity) != len(snapshot.cluster.kinds) or before.at > snapshot.now):

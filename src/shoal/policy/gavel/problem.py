@@ -107,7 +107,7 @@ class ShareProblem:
         return self.aware and bool((self.gangs > 1).any()) and not self.localities.fit(shares)
 
     def on_one_node(self, shares: Floats) -> Floats | None:
-        """Return the part of shares that belongs on one node, all time of gangs faster there; None if scarce."""
+        """Return the part of shares that belongs on one node: all time of gangs faster there; None if no gang is."""
         if not self.aware or not (self.gangs > 1).any() or not self.localities.sensitive.any():
             return None
         return np.where(self.localities.sensitive, shares, 0.0)

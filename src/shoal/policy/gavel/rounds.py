@@ -174,7 +174,7 @@ def _shortfall(cells: Cells, recent: Floats, span: float, chosen: Indices) -> fl
 
 
 def _repack(cells: Cells, urgency: Floats, behind: Floats, order: Indices, capacity: Indices, chosen: Indices) -> None:
-    """Serve more urgency than highest first does, where gangs can be packed so; writes to ``chosen``."""
+    """Replace the choice if another packing of gangs serves more urgency than highest first; writes to ``chosen``."""
     worth = urgency + behind * (1.0 + urgency[urgency > 0].sum())
     served = np.maximum(worth[chosen[chosen >= 0]], 0.0).sum()
     packing = heaviest(cells.first, cells.kind, cells.gang, worth, capacity.tolist(), chosen)

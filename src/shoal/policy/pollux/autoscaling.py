@@ -141,8 +141,9 @@ class ValueRule:
     would cost less in sum, too. That is Everett's theorem: the rule wastes nothing as far as goodput is reported
     correctly and changes are free.
 
-    They are not: a job that changes waits ``restart`` seconds on all its nodes, and new nodes are paid for while they
-    boot. A job is expected to run for as long again as its age, as in Pollux, and a change must pay within that time.
+    Changes are not free: a job that changes waits ``restart`` seconds on all its nodes, and new nodes are paid for
+    while they boot. A job is expected to run for as long again as its age, as in Pollux, and a change must pay for
+    itself in that time.
     """
 
     hour: float = 5.5

@@ -68,7 +68,7 @@ def allot_many(snapshot: Snapshot, carry: OptionsCarry, worth_of: WorthOf) -> Li
 
 
 def verdicts_of_many(snapshot: Snapshot, allotted: ListedAllotment, adapting: Flags) -> Verdicts:
-    """Verdicts for an allotment, with seats for the jobs that may have new ones; the others stay on theirs."""
+    """Return verdicts for an allotment, with seats for the jobs that may move; all others stay on their seats."""
     options, speedups, picks = allotted.options, allotted.speedups, allotted.found.picks
     served = picks >= 0
     density = options.worth / options.units
@@ -104,7 +104,7 @@ def _of_option(values: NDArray[_Number], option: Indices, otherwise: float) -> N
 
 
 def _placements(snapshot: Snapshot, allotted: ListedAllotment) -> dict[int, Placement]:
-    """By job that may have new seats its placement, the present one where these are the same."""
+    """Return the placements of jobs that may have new seats; the present object where the seats are the same."""
     found: dict[int, Placement] = {}
     for i, seats in allotted.found.seats.items():
         before = snapshot.placement(i)

@@ -1,12 +1,12 @@
-"""Pollux: GPUs and nodes for every job so that the power mean of their speed-ups over a fair share is highest.
+"""Pollux: GPUs and nodes for every job, for the highest power mean of the jobs' speed-ups over a fair share.
 
 A job's speed-up is its goodput on an allocation over that on a fair share; a change of allocation scales it by
 (T − Rδ)/(T + δ), T the job's age, R its re-allocations so far and δ the cost of one. At most one job that spans nodes
 sits on a node, and a job gets at most twice the GPUs it has ever had. A job that gets nothing counts with a speed-up of
 ``floor``: the power mean of p < 0 would otherwise be 0 as soon as one job waits, whatever the others get. GPUs are
 allotted afresh whenever a job arrives, ends or can use more than before, and ``interval`` seconds after the last
-allotment. That is ours: with ``when=interval``, the paper's, it happens every ``interval`` seconds, and in between no
-job moves, new jobs wait and freed GPUs idle.
+allotment. The times are ours: with ``when=interval``, the paper's rule, GPUs are allotted every ``interval`` seconds,
+and in between no job moves, new jobs wait and freed GPUs idle.
 
 The search is near-exact with a bound on what it may have missed (``solve.allotment``); of 2,000 jobs or more only those
 that regret what they have are allotted anew (``solve.regret_allotment``). ``search=genetic`` is the population-based

@@ -37,10 +37,10 @@ class Offers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sold:
-    """By job: GPUs granted, kind (that of its best option without any), GPUs it wants, bid for a GPU, price of one.
+    """By job: GPUs granted, their kind (of its best option if none), GPUs wanted, its bid for a GPU, a GPU's price.
 
-    ``seats`` are by job served; of thousands of jobs those that stay are left out. ``gap`` is how far the choice
-    may be below the best; ``verdicts`` are those of jobs that are or were suspended.
+    ``seats`` are by job served; with thousands of jobs, those that stay on their seats are left out. ``gap`` is how far
+    the choice may be below the best; ``verdicts`` are those of jobs that are or were suspended.
     """
 
     gpus: Int32s
@@ -165,7 +165,7 @@ def _wide_seats(snapshot: Snapshot, jobs: list[int]) -> Indices:
 
 
 def _barred(wide: Indices) -> Indices:
-    """Return the jobs that may not stay on these seats: all that span a node with a job before that may."""
+    """Return the jobs that may not stay on these seats: those that span a node of an earlier job that may stay."""
     if not len(wide) or np.bincount(wide[:, 1]).max() <= 1:
         return wide[:0, 0]
     spanned: set[int] = set()

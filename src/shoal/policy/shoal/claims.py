@@ -9,15 +9,15 @@ job j:
 - place_j: the number of jobs that have at least as long left, itself included. Of a running job eight tenths of the
   time left count, so that jobs of nearly the same length do not take turns.
 - late_j: the time from its arrival to its end if it ran at its fastest from now on, over the time that all its work
-  takes on its promised share; at least 1. So what a job can still make up does not count. The promised share is s by
+  takes on its promised share; at least 1. So delay it can still avoid does not count. The promised share is s by
   declared weight, divided among the trials of an app, but no less than if each were a claimant of its own; a tenant
   with guaranteed GPUs is promised at least these. A job of unknown length that never ran counts as one of 30 s.
 - weight_j = declared weight · late_j · max(E_j, 30 s)^(−length) · place_j^places · urgency_j / f_j.
 
 The weight is for each unit of rate, so a rigid gang bids for a GPU by E_j alone: the least service first (SRSF).
 Lateness has no limit, so every job's bid comes to exceed those of newcomers while the cluster is not overloaded for
-ever. A job that would end 20 times as late as on its promised share is overdue: it bids more than all others, the one
-that has waited longest most. So every job ends, whatever arrives.
+ever. A job that would end 20 times as late as on its promised share is overdue. Overdue jobs bid more than all others,
+and the one that has waited longest bids most. So every job ends, whatever arrives.
 """
 
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ class TableProspects:
         return Prospects(fastest, even, promised, area, self.known, self.claimants)
 
     def valid(self, origin: Indices, shares: tuple[float, Floats | None], capacity: tuple[int, ...]) -> Flags:
-        """Whether the values of a job at its position ``origin`` here (−1: none) are those for these shares."""
+        """Return whether the values of the jobs at positions ``origin`` here (−1: none) are valid for these shares."""
         even, promised = shares
         before, before_promised = self.shares
         if not self.whole or before != even or self.capacity != capacity:
@@ -97,7 +97,7 @@ class MarketClaims:
 
 
 def claims(snapshot: Snapshot, traits: Int32s, ahead: Prospects, *, length: float, makespan: float) -> MarketClaims:
-    """The claims of all jobs; ``makespan`` is the policy's knob for the end of all."""
+    """Return the claims of all jobs; ``makespan`` is the policy's option: how much the makespan counts, from 0 to 1."""
     left, known, longer = _work_left(snapshot, traits, ahead)
     able = ahead.fastest > 0
     soonest = np.divide(left, ahead.fastest, out=np.ones(len(left)), where=able)
@@ -153,7 +153,7 @@ def rigid_prospects(snapshot: Snapshot, traits: Int32s) -> Prospects:
 def table_prospects(
     snapshot: Snapshot, table: RateTable, options: OptionList, before: TableProspects | None = None
 ) -> TableProspects:
-    """Prospects by the rates of all options that the present cluster has; those of jobs that have the same are kept."""
+    """Return prospects by the rates of all options on the present cluster, kept for jobs with unchanged options."""
     claimants, capacity = _claimants(snapshot, table.traits), snapshot.cluster.capacity
     shares, whole = _shares(snapshot, claimants), options is table.options
     same = before.valid(table.origin, shares, capacity) if before is not None and whole else None
@@ -232,11 +232,12 @@ def _claimants(snapshot: Snapshot, traits: Int32s) -> Indices | None:
 def _work_left(snapshot: Snapshot, traits: Int32s, ahead: Prospects) -> tuple[Floats, Flags, Floats]:
     """Return the work left by job, in its own unit; whether it was declared; by what factor it may take longer.
 
-    A job past its declared work is taken to have declared half of it, and so on. One that declares none is guessed to
-    have as much left as it has done, and ``unknown_ahead`` seconds on the even share besides; where earlier runs like
-    it ended, the guess is the geometric mean of that and of their median. A job whose script changes its batch size has
-    the work that its forecast seconds would do at its present speed, and may take as long as at the slowest rate ahead.
-    A job whose batch size may be adapted has ``unmeasured`` seconds on the even share until its agent has reported.
+    A job's declared work is doubled each time its progress passes it by ``overrun``. A job that declares none is
+    guessed to have as much left as it has done, and ``unknown_ahead`` seconds on the even share besides; where earlier
+    runs like it ended, the guess is a geometric mean of that and of their median. A job whose script changes its batch
+    size has the work that its forecast seconds would do at its present speed, and may take as long as at the slowest
+    rate ahead. A job whose batch size may be adapted has ``unmeasured`` seconds on the even share until its agent has
+    reported.
     """
     columns = snapshot.columns
     work, done = columns.work, columns.done
@@ -264,7 +265,7 @@ def _work_left(snapshot: Snapshot, traits: Int32s, ahead: Prospects) -> tuple[Fl
     return np.maximum(left, 1e-9), known, longer
 
 
-# ── lateness, deadlines, the end of all ───────────────────────────────────────────────────────────────────────────
+# ── lateness, deadlines, the makespan ─────────────────────────────────────────────────────────────────────────────
 
 
 def _lateness(snapshot: Snapshot, left: Floats, soonest: Floats, promised: Floats, known: Flags) -> Floats:
@@ -278,10 +279,10 @@ def _lateness(snapshot: Snapshot, left: Floats, soonest: Floats, promised: Float
 
 
 def _overdue(snapshot: Snapshot, left: Floats, promised: Floats) -> Flags:
-    """Which jobs would end ``overdue`` times as late as on their promised share.
+    """Return which jobs would end ``overdue`` times as late as on their promised share.
 
-    They bid more than all others, the one that has waited longest most. Under an overload without end all waiting jobs
-    become overdue, and are then served in order of arrival.
+    They bid more than all others; the one that has waited longest bids most. Under an overload without end all waiting
+    jobs become overdue, and are then served in order of arrival.
     """
     waited, able = snapshot.now - snapshot.columns.submitted, promised > 0
     pace = np.where(able, promised, 1.0)
@@ -304,10 +305,11 @@ def _longest(soonest: Floats, able: Flags) -> float:
 
 
 def _pressed(bids: Floats, soonest: Floats, slowest: Floats, end: float, able: Flags, knob: float) -> Floats | float:
-    """Return the factor by which jobs that would delay the end of all bid more.
+    """Return the factor by which jobs that would delay the makespan bid more.
 
-    ``bids`` are by job for each GPU. The end of all is the later of the longest job's end and that of all work on all
-    GPUs. ``knob`` leads in equal ratios from a job's own bid, at 0, to more than the highest bid, at 1.
+    ``bids`` are by job for each GPU. The makespan is the later of the longest job's end and the end of all work on all
+    GPUs. With ``knob`` 0 a job makes its own bid, with 1 more than the highest bid, and in between a geometric mean of
+    both.
     """
     pressing = able & (slowest + TUNING.margin > end)
     if not pressing.any():

@@ -69,7 +69,7 @@ class OptionList:
 
     @classmethod
     def merged(cls, jobs: int, *parts: tuple["OptionList", Indices]) -> "OptionList":
-        """By job the options of all parts in order; beside each part are the numbers that its jobs get."""
+        """Return the options of all parts by job; a part is a list of options and, by its jobs, their numbers here."""
         job = np.concatenate([numbers[part.job] for part, numbers in parts])
         order = job.argsort(kind="stable")
         column = np.concatenate([part.column for part, _ in parts])
@@ -79,7 +79,7 @@ class OptionList:
         return cls.of(jobs, job[order], column[order], gpus[order], kind[order], rate[order])
 
     def spliced(self, other: "OptionList", begin: Indices, end: Indices) -> "OptionList":
-        """By job a part of these options or of the ``other`` ones, which are numbered from ``len(self) + 1`` on."""
+        """Return, by job, options ``begin`` to ``end``; those of ``other`` are numbered from ``len(self) + 1`` on."""
         own, starts = len(self) + 1, np.zeros(len(begin) + 1, dtype=np.intp)
         np.cumsum(end - begin, out=starts[1:])
         used = (end > begin).nonzero()[0]

@@ -47,7 +47,7 @@ from shoal.solve.node_packing import Seats
 
 @dataclass(frozen=True, slots=True)
 class Shoal:
-    """The market; ``length`` is the power by which worth falls with the time left, ``makespan`` the knob for the end.
+    """The market. Worth falls with the time left to the power ``length``; ``makespan`` weighs the makespan, 0 to 1.
 
     ``restart`` is the cost of a change of seats in seconds; ``memory``: a job starts from the reports of earlier jobs
     of its model.
@@ -139,7 +139,7 @@ class Shoal:
 def _held_on(snapshot: Snapshot, traits: Traits) -> Floats | None:
     """Return ``keep_o`` of running rigid jobs of unknown length, by job; None if it is 1 for all.
 
-    Without lengths taking turns gains little.
+    Where lengths are unknown, it gains little that jobs take turns.
     """
     columns = snapshot.columns
     unknown = (columns.held > 0) & np.isinf(columns.work) & ((traits.bits & (ELASTIC | ADAPTIVE)) == 0)
@@ -147,7 +147,7 @@ def _held_on(snapshot: Snapshot, traits: Traits) -> Floats | None:
 
 
 def _lasting(snapshot: Snapshot, options: OptionList, claimed: MarketClaims) -> OptionList:
-    """Return the options without those too slow for a job which, once started, would have to stay there."""
+    """Return the options without those too slow for a job that, once started, would have to stay on its GPUs."""
     if not snapshot.guarded:
         return options
     slow = options.rate < TUNING.kept_rate * claimed.promised[options.job]
@@ -215,5 +215,5 @@ def _allotted(snapshot: Snapshot, table: RateTable, claimed: MarketClaims, found
 
 
 def _placement(held: Placement | None, seats: Seats) -> Placement:
-    """These seats as a placement, the one held if it is the same."""
+    """Return these seats as a placement: the job's present one if its seats are this object."""
     return held if held is not None and held.seats is seats else Placement(seats)

@@ -179,7 +179,7 @@ def updated(snapshot: Snapshot, traits: Int32s, before: RateTable | None, *, mem
 
 
 def _spliced(old: OptionList | None, own: OptionList | None, origin: Indices, new: Indices) -> OptionList:
-    """Options of all jobs: those of ``old`` by their origin there, and their ``own`` ones of the new jobs."""
+    """Return the options of all jobs: by origin those in ``old``, and the ``own`` options of new jobs."""
     if own is not None and (old is None or len(new) == len(origin)):
         return own
     assert old is not None

@@ -1,9 +1,9 @@
 """Contention that jobs have met, and the finish-time fairness ρ that each is heading for.
 
-``peak`` is ours: N is the most live jobs at once since the job arrived, over GPUs, and a job's time left is that alone
-from now on, at its fastest known batch size: (L + W + R) / (P · N). ``mean`` is eq. 9 of the paper: N is the number of
-live jobs averaged over the job's life, over GPUs, and its time left is the predicted one under that contention:
-(L + W + R · N) / (P · N). N is at least 1 in both.
+``peak`` is ours: N is the most live jobs at once since the job arrived, over GPUs, and a job's time left is its run
+time alone from now on, at its fastest known batch size: (L + W + R) / (P · N). ``mean`` is eq. 9 of the paper: N is the
+number of live jobs averaged over the job's life, over GPUs, and its time left is the predicted one under that
+contention: (L + W + R · N) / (P · N). N is at least 1 in both.
 
 References: Shockwave (NSDI '23) §6.2, eq. 9; Themis (NSDI '20).
 """

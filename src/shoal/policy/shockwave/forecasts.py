@@ -65,7 +65,7 @@ def _kept(snapshot: Snapshot, before: JobForecasts, renew: bool) -> tuple[Indice
 
 
 def work_by_round(ahead: RegimeForecast, ends: Floats) -> Floats:
-    """Return the work done by the end of each round; a job's last round counts as a full one, to be worth as much."""
+    """Return the work done by the end of each round; a job's last round counts as a full round of work."""
     times, works = [0.0], [0.0]
     for regime in ahead.ahead:
         times.append(times[-1] + regime.seconds)

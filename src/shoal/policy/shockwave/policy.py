@@ -223,7 +223,8 @@ class Shockwave:
 def _serve_round(snapshot: Snapshot, plan: WindowPlan, turn: int, inside: bool) -> tuple[Int32s, Int8s | None]:
     """Return GPUs by job and, with several kinds, their kind: planned jobs first, then waiting ones that fit.
 
-    Both are in the plan's order. Inside a round running jobs keep their GPUs before all others.
+    Planned and waiting jobs are each in the plan's order. Inside a round running jobs keep their GPUs before all
+    others.
     """
     columns = snapshot.columns
     at, known = match_rows(plan.rows, columns.rows)

@@ -88,7 +88,7 @@ def infeasible_verdicts(snapshot: Snapshot) -> Verdicts:
 
 
 def _on_one_node(snapshot: Snapshot, gpus: Int32s, kinds: Int8s | None, moving: bool) -> Flags:
-    """Return which gangs a node of their kind can hold: of those that start now and, with ``moving``, that run."""
+    """Return which gangs fit on a node of their kind, of gangs that start now and, with ``moving``, running ones."""
     sizes = np.asarray(snapshot.cluster.node_size)
     largest = sizes[kinds] if kinds is not None else sizes.max(initial=0)
     near: Flags = (gpus > 1) & (gpus <= largest)

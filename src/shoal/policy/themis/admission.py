@@ -63,7 +63,7 @@ class AppAdmission:
         return sum(self.requested(app) for app in self.members)
 
     def requested(self, app: int) -> int:
-        """The GPUs that an app's live jobs request together, of those that can run on this cluster."""
+        """Return the GPUs that an app's live jobs request together, without jobs that cannot run on this cluster."""
         jobs = self.every[app]
         return int(np.where(self.snapshot.possible[jobs], self.snapshot.columns.gpus[jobs], 0).sum())
 

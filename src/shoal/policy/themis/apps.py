@@ -34,8 +34,8 @@ class Apps:
     """The apps of a snapshot, with the carry of the last decision (``before``).
 
     ``nothing`` is ρ of an app without GPUs over ρ with its fewest, ``limit`` that of `AppAdmission`. The jobs at the
-    positions ``alone`` are apps of one job, which are in columns (``singles``); all else is of the other apps. In
-    a ``plain`` auction no option distorts, delays or seats bids, and apps that keep what they have are carried.
+    positions ``alone`` are apps of one job, which are in columns (``singles``); the rest is of the other apps. In a
+    ``plain`` auction no option distorts, delays or seats bids, and apps that keep what they have are carried.
     """
 
     snapshot: Snapshot
@@ -145,7 +145,7 @@ class Apps:
         return max(int(self.snapshot.columns.max_gpus[jobs].sum()), ahead)
 
     def wanted_next(self, app: int) -> int:
-        """The most GPUs it could use in its next phase; 0 without one."""
+        """The most GPUs the app could use in its next phase; 0 without one."""
         later = self._later(self.members[app])
         return later[0][0] * later[0][1] if later else 0
 
@@ -210,8 +210,8 @@ class Apps:
     def _contention(self, past: AppHistory, rest: Seconds) -> float:
         """Return the average number of live apps over the life of an app that has ``rest`` seconds left on its own.
 
-        The present number of live apps is assumed to stay until then. By the past alone, an app that arrived when few
-        were live would count as badly off until its end, though from now on it shares with as many as all others.
+        The present number of live apps is assumed to stay until then. By the past average alone, an app that arrived
+        when few were live would have a high ρ until its end, though it now shares with as many as all others.
         """
         lived, live = self.snapshot.now - past.start, self.count
         return max((self._app_seconds - past.app_seconds + live * rest) / max(lived + rest, 1e-9), 1.0)
@@ -247,7 +247,7 @@ class Apps:
         return min(range(len(self.snapshot.cluster.kinds)), key=cost)
 
     def _gpu_seconds(self, jobs: Int64s, kind: int) -> float:
-        """Return the GPU-seconds left on a kind of those jobs that can have the gang they ask for there."""
+        """Return the GPU-seconds left, on a kind, of the jobs that can have the gang they ask for on it."""
         columns = self.snapshot.columns
         speed = columns.speeds[jobs, kind]
         able = speed > 0
@@ -256,7 +256,7 @@ class Apps:
     def _bid_seconds(self, app: int, kind: int, jobs: Sequence[int], limit: int) -> Floats | None:
         """By number of GPUs, the seconds left by the app's own bid; None without one.
 
-        The bid is for the kind that suits the app best. On another it is as much slower as its jobs are.
+        The bid is for the kind that suits the app best; on another its seconds grow by its jobs' slowdown there.
         """
         bid = self.own_bid(app)
         if bid is None:
@@ -303,7 +303,7 @@ class Apps:
         return WorkEstimate(left, curves, use, works, phase_seconds(works, use))
 
     def _spec(self, i: int) -> JobSpec:
-        """A job's specification; the list of all of them would take longer to make."""
+        """Return a job's specification; to list all specifications would take longer."""
         return self.snapshot.register.specs[self._rows[i]]
 
     def _later(self, jobs: Int64s) -> list[tuple[int, int, float]]:
@@ -362,7 +362,7 @@ class Apps:
 
     @cached_property
     def gpu_ranges(self) -> GpuRanges:
-        """Ranges of live jobs found before, to which those found now are added."""
+        """Ranges of live jobs found by earlier decisions, with those that this decision adds."""
         snapshot, before, capacity = self.snapshot, self.before.gpu_ranges, self.snapshot.cluster.capacity
         if before.perf is not snapshot.perf or before.capacity != capacity:
             return GpuRanges(snapshot.perf, capacity)
@@ -409,11 +409,11 @@ class Apps:
         return rows
 
     def _learned(self, slowdown: Slowdown, jobs: Int64s) -> Slowdown:
-        """The app's slowdown by distance after the measurements of its jobs."""
+        """Return the app's slowdown by distance, corrected by the measurements of its running jobs."""
         return self.learned_by([i for i in jobs.tolist() if self._held[i] > 1], slowdown)
 
     def learned_by(self, running: Sequence[int], slowdown: Slowdown) -> Slowdown:
-        """An app's slowdown by distance after the measurements of these jobs on more than one GPU."""
+        """Return an app's slowdown by distance, corrected by the measurements of these jobs on more than one GPU."""
         seen = [measured for i in running for measured in self._measured(i)]
         return learned(slowdown, seen) if seen else slowdown
 

@@ -53,7 +53,7 @@ class Takers(NamedTuple):
 
 
 class Field(NamedTuple):
-    """Where bids are those of some bidders only: their places among all, and all bidders and other apps as takers."""
+    """For bids of some bidders only: their places among all bidders, and all bidders and other apps as takers."""
 
     places: Indices
     bidders: Takers
@@ -73,7 +73,7 @@ class Arbiter:
         return frozenset(reports[place].app for place in worst.tolist())
 
     def worst(self, rhos: Floats, live: int) -> Indices:
-        """The places of the bidders among the reported ρ, ascending; of equal ones the first bid."""
+        """Return the places of the bidders among the reported ρ, ascending; of apps with equal ρ the first ones bid."""
         count = max(1, ceil((1.0 - self.f) * live - 1e-9))
         return np.sort(np.argsort(-rhos, kind="stable")[:count])
 
@@ -163,7 +163,7 @@ def _hand_out(awards: dict[int, Award], takers: Takers, bid: bool, left: int, rn
 
 
 def _trimmed(seats: Seats, gpus: int) -> Seats:
-    """Return this many of the seats; machines with the fewest of them give up theirs first."""
+    """Return this many of the seats; machines with the fewest seats give up theirs first."""
     kept: list[tuple[int, int]] = []
     for node, count in sorted(seats, key=lambda seat: (-seat[1], seat[0])):
         take = min(count, gpus)

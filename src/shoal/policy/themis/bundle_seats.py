@@ -51,7 +51,7 @@ def take_seats(free: dict[int, int], gpus: int) -> Placement:
 
 
 def free_by_node(snapshot: Snapshot, kind: int, node_kind: Int64s, held: Int64s) -> dict[int, int]:
-    """The free GPUs by node of a kind, once each job has given up all but the ``held`` GPUs of it that it keeps."""
+    """Return the free GPUs by node of a kind, after each job has given up its GPUs of the kind except ``held`` ones."""
     columns, cluster = snapshot.columns, snapshot.cluster
     leaving: list[tuple[Placement, int]] = []
     for i in np.flatnonzero((columns.held > held) & (columns.kind == kind)).tolist():

@@ -50,7 +50,7 @@ class OfferContest:
 
     @property
     def bidders(self) -> int:
-        """How many bid."""
+        """The number of bidders."""
         return len(self._invited)
 
     @property
@@ -84,7 +84,7 @@ class OfferContest:
         return self.arbiter.settle(self.offer, [made[place] for place in places.tolist()], rest, rng, field)
 
     def _takers(self, places: Indices) -> Takers:
-        """These apps as takers of what is left over."""
+        """Return these apps as takers of the GPUs left over."""
         count, first = len(self.reports), self.side.first[self.singles]
         fewest = np.append(np.array([report.sizes[0] for report in self.reports], dtype=np.int64), first)
         at: list[int] = places.tolist()

@@ -94,7 +94,7 @@ class Themis:
         return app_status(replace(self._apps(snapshot, columns=False), limit=inf), app)
 
     def _apps(self, snapshot: Snapshot, *, columns: bool) -> Apps:
-        """The apps of a snapshot, with ``columns`` those of one job in columns."""
+        """Return the apps of a snapshot; with ``columns`` apps of one job are in columns."""
         before = snapshot.carry if isinstance(snapshot.carry, ThemisCarry) else ThemisCarry(at=snapshot.now)
         alone = single_positions(snapshot, before) if columns else np.zeros(0, dtype=np.intp)
         rows = snapshot.columns.rows

@@ -50,12 +50,12 @@ class GpuOffer:
 
     @cached_property
     def block(self) -> int:
-        """The most on one machine."""
+        """The most GPUs on one machine."""
         return max((gpus for _, _, gpus in self.free), default=0)
 
     @cached_property
     def rack(self) -> int:
-        """The most in one rack."""
+        """The most GPUs in one rack."""
         racks: dict[str, int] = {}
         for _, rack, gpus in self.free:
             racks[rack] = racks.get(rack, 0) + gpus

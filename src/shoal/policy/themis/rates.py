@@ -33,7 +33,7 @@ class RateClasses:
         return len(self.least)
 
     def extended(self, found: Mapping[tuple[bytes, int, int], int]) -> "RateClasses":
-        """The table with the classes of ``found`` beyond those known: (rates, fewest, most) by number of class."""
+        """Return the table with the new classes of ``found``, which maps (rates, fewest, most) to a class's number."""
         new = list(found)[len(self) :]
         if not new:
             return self

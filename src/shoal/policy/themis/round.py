@@ -37,10 +37,10 @@ Distortion: TypeAlias = Callable[[AppAgent, Apps], AppAgent]
 class AuctionRound:
     """By position: GPUs given, their kind (−1: none), whether they belong on one node, and the ``current`` kind.
 
-    ``awards`` are by app and kind, ``invitations`` by kind, ``rhos`` by app. Apps of one job are in columns:
-    ``sides`` by kind, ``single_rhos`` and ``single_leases``; of them only those that got something have an award.
-    Leases were ``began`` at first; ``holdings`` and ``sizes`` (further GPUs that an app could use) are by kind and app,
-    without those of ``settled`` apps; ``short`` of GPUs are apps with fewer than they lease.
+    ``awards`` are by app and kind, ``invitations`` by kind, ``rhos`` by app. Apps of one job are in columns: ``sides``
+    by kind, ``single_rhos`` and ``single_leases``; of them only those that got something have an award. ``began`` are
+    the leases before the auctions; ``holdings`` and ``sizes`` (further GPUs that an app could use) are by kind and app,
+    without those of ``settled`` apps; ``short`` are the apps with fewer GPUs than they lease.
     """
 
     apps: Apps
@@ -130,7 +130,7 @@ class AuctionRound:
         return min(ends, float(self.single_leases.end.min(initial=inf))) if wants.any() else inf
 
     def next_carry(self) -> ThemisCarry:
-        """The carry for the next decision."""
+        """Return the carry for the next decision."""
         apps, columns, now = self.apps, self.apps.snapshot.columns, self.apps.snapshot.now
         done = columns.done * apps.unit
         total, pace = done + apps.left * apps.unit, columns.rate * apps.unit
@@ -206,7 +206,7 @@ class AuctionRound:
         return sizes
 
     def _held(self, app: int, kind: int) -> Holding | None:
-        """An app's holding of a kind under lease; that of a settled app is made when it is first asked for."""
+        """Return an app's holding of a kind under lease; a settled app's holding is made when first asked for."""
         holding = self.holdings[kind].get(app)
         if holding is None and app in self.settled.apps and (app, kind) in self.leases:
             leased = sum([gpus for gpus, _ in self.leases[app, kind]])
@@ -245,7 +245,7 @@ class AuctionRound:
         return holdings
 
     def _open(self, app: int, kind: int) -> list[int]:
-        """An app's jobs that run on a kind, then those that could."""
+        """Return an app's jobs, not given GPUs yet, that can run on a kind; those that run on it now come first."""
         gpu_range = self.apps.gpu_range
         jobs = [
             i
@@ -310,8 +310,9 @@ class AuctionRound:
         """Return ρ of an app that wins nothing now, by its last valuation, renewed if its jobs or own bid changed.
 
         A lease binds, so until it ends the app is taken to have what it keeps, and after that all it can use. So ρ
-        measures what could no longer be made good after this auction. It rises with every second an app waits, the
-        faster the shorter the app is: short apps are invited before a lease of waiting has made them the worst.
+        measures the delay that the app could no longer avoid after this auction. It rises with every second an app
+        waits, the faster the shorter the app is: short apps are invited before a lease of waiting has made them the
+        worst.
         """
         valuation, bid = self.histories[app].valuation, self.apps.own_bid(app)
         bid_at = None if bid is None else bid.at
@@ -324,7 +325,7 @@ class AuctionRound:
         return self.rhos[app]
 
     def _record(self, app: int, bidder: AppAgent, agent: AppAgent) -> AppValuation:
-        """Keep the valuation of the bidder, and the slowdown and estimate of the agent without distortion."""
+        """Record the valuation of the bidder, and the slowdown and estimate of the agent without distortion."""
         left, past, jobs = bidder.left, self.histories[app], self.apps.jobs(app)
         known = past.valuation
         same = known is not None and known.left is left and known.jobs == jobs and past.slowdown == agent.slowdown
@@ -366,7 +367,7 @@ class AuctionRound:
         return SingleSide.of(singles, kind, (self.kinds[at] < 0) & ~elsewhere, leased[:, kind], here)
 
     def _single_reports(self, side: SingleSide, offer: GpuOffer) -> Indices:
-        """The apps of one job that could use GPUs of an offer; those that were never valued are, and all report ρ."""
+        """Return reports of the apps of one job that could use GPUs of an offer, after valuing those never valued."""
         first = side.first
         wanting = np.flatnonzero((first > 0) & (first <= offer.gpus))
         records = self.apps.singles.records

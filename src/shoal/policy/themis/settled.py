@@ -2,7 +2,7 @@
 
 What an app keeps of each kind follows from its jobs, the GPUs they hold and its leases. If the last decision awarded
 the app nothing, and all of these are as they were then, the answer is that of the last decision: it is carried by job
-and not computed again. An award makes the app's answer be computed anew from there on.
+and not computed again. After an award the app's answer is computed anew.
 """
 
 from collections.abc import Mapping
@@ -61,7 +61,7 @@ class Settled:
 
     @classmethod
     def none(cls, snapshot: Snapshot) -> "Settled":
-        """No app is settled."""
+        """Return a value in which no app is settled."""
         count = len(snapshot.columns)
         gpus, kinds = np.zeros(count, dtype=np.int32), np.full(count, -1, dtype=np.int8)
         return cls({}, np.zeros(count, dtype=np.bool_), gpus, kinds)
@@ -89,11 +89,11 @@ class Settled:
         return np.flatnonzero(self.jobs & (self.kinds == kind))
 
     def drop(self, app: int, jobs: Indices) -> None:
-        """Settle an app with these jobs no more."""
+        """Remove an app with these jobs from the settled ones."""
         if self.apps.pop(app, None) is not None:
             self.jobs[jobs] = False
 
     def clear(self) -> None:
-        """Settle no app."""
+        """Remove all apps from the settled ones."""
         self.apps.clear()
         self.jobs[:] = False

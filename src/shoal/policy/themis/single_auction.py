@@ -52,7 +52,7 @@ class SingleSide:
         self.kept[which] = self.used(which, gpus)
 
     def used(self, which: Indices, gpus: Int64s) -> Int64s:
-        """The GPUs that these apps' jobs are given of this many."""
+        """Return how many of these numbers of ``gpus`` the apps' jobs use, by app of ``which``."""
         return self.singles.rates.used(self.singles.records.of[which, self.kind], gpus)
 
     @property

@@ -29,8 +29,8 @@ class SingleRecords:
     """By admission number (``rows``, ascending) of an app's only job.
 
     ``start``, ``app_seconds``, ``demand`` and ``slowdown`` (apps × levels) as in `AppHistory`. ``learned`` is the head
-    of the measurements that leave the slowdown as it is. ``of`` is the class of rates by kind (apps × kinds), found
-    from ``basis`` (apps × 5).
+    of the chain of measurements that the slowdown already reflects. ``of`` is the class of rates by kind (apps ×
+    kinds), found from ``basis`` (apps × 5).
 
     The last valuation: the class by which it was made (``valued``; −1 for none), the ``work`` then left in the job's
     unit and the ``gpu_seconds`` that takes, the seconds on all GPUs it can use (``soonest``), and the fraction of the
@@ -70,13 +70,13 @@ class SingleRecords:
         return SingleRecords(*(getattr(self, column.name).take(which, axis=0) for column in fields(self)))
 
     def sealed(self) -> "SingleRecords":
-        """These records, read-only from now on."""
+        """Return these records, which are read-only from now on."""
         for column in fields(self):
             sealed(getattr(self, column.name))
         return self
 
     def joined(self, more: "SingleRecords") -> "SingleRecords":
-        """Both, in order of admission."""
+        """Return both records as one, in order of admission."""
         if not len(self) or not len(more):
             return self if len(self) else more
         pairs = ((getattr(self, column.name), getattr(more, column.name)) for column in fields(self))
@@ -104,7 +104,7 @@ class SingleLeases:
         return cls(columns.rows[at], kind, gpus, columns.since[at] + seconds)
 
     def of(self, which: Flags | Indices) -> "SingleLeases":
-        """These leases only."""
+        """Return only the leases at these places."""
         return SingleLeases(self.rows[which], self.kind[which], self.gpus[which], self.end[which])
 
     def running(self, now: Seconds, live: Indices) -> "SingleLeases":
@@ -113,7 +113,7 @@ class SingleLeases:
         return self if kept.all() else self.of(kept)
 
     def trimmed(self, parts: Indices, gpus: Int64s) -> "SingleLeases":
-        """All leases but, of these, ascending, only those that end last, up to this many ``gpus`` of each app."""
+        """Return the leases; of those at ``parts`` (ascending) only the last to end, up to ``gpus`` by app."""
         kept, left = self.gpus.copy(), dict[int, int]()
         rows = self.rows[parts].tolist()
         for part, row, most in zip(parts.tolist()[::-1], rows[::-1], gpus.tolist()[::-1], strict=True):
@@ -123,7 +123,7 @@ class SingleLeases:
         return SingleLeases(self.rows[some], self.kind[some], kept[some], self.end[some])
 
     def joined(self, more: "SingleLeases") -> "SingleLeases":
-        """Both, in order."""
+        """Return both sets of leases as one, in order."""
         rows, kind = np.append(self.rows, more.rows), np.append(self.kind, more.kind)
         both = SingleLeases(rows, kind, np.append(self.gpus, more.gpus), np.append(self.end, more.end))
         return both.of(np.lexsort((both.end, both.kind, both.rows)))

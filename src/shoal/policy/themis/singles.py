@@ -20,7 +20,7 @@ from shoal.policy.themis.rates import RateClasses
 from shoal.policy.themis.single_records import UNKNOWN, SingleCarry, SingleRecords
 
 _SPARE = 1000
-"""Classes of rates that no app has any more, after which they are dropped."""
+"""Classes of rates beyond two for each app and kind, after which those that no app has any more are dropped."""
 
 
 def single_positions(snapshot: Snapshot, before: ThemisCarry) -> Indices:
@@ -38,7 +38,8 @@ def single_positions(snapshot: Snapshot, before: ThemisCarry) -> Indices:
 def records_now(snapshot: Snapshot, before: ThemisCarry, at: Indices, live: int, app_seconds: float) -> SingleRecords:
     """The records of the jobs at these positions, with the work done since the last decision.
 
-    Before an app's first snapshot as many apps as now (``live``) are assumed; ``app_seconds`` is their integral.
+    Before an app's first snapshot as many live apps as now (``live``) are assumed; ``app_seconds`` is the integral of
+    the number of live apps.
     """
     columns, past = snapshot.columns, before.singles.records
     rows = columns.rows[at]
@@ -131,7 +132,7 @@ class Singles:
         return self.records.app.argsort()
 
     def places(self, apps: Sequence[int]) -> tuple[Indices, Flags]:
-        """The places of these apps, and whether they are apps of one job; elsewise the place means nothing."""
+        """The places of these apps, and whether they are apps of one job; the place of any other app is meaningless."""
         if not len(self):
             return np.zeros(len(apps), dtype=np.intp), np.zeros(len(apps), dtype=np.bool_)
         numbers = np.array(apps, dtype=np.int64)
@@ -155,7 +156,7 @@ class Singles:
                 records.learned[n] = self.heads[n]
 
     def rho(self, which: Indices, wait: Seconds, kept: Int64s) -> Floats:
-        """The least ρ they can still reach: after ``wait`` seconds on ``kept`` GPUs they have all they can use."""
+        """Return the least ρ they can still reach: ``wait`` seconds on ``kept`` GPUs, then on all they can use."""
         records = self.records
         of, spent = records.valued[which], records.spent[which]
         works = np.flatnonzero(kept >= self.rates.least[of]) if wait else np.zeros(0, dtype=np.intp)
