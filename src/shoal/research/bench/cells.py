@@ -68,7 +68,7 @@ def _workload(jobs: int) -> list[Job]:
 
 @dataclass(slots=True)
 class _CellLoad:
-    """The load of a cell, which serves jobs in their order, as its router sees it: the GPUs its live jobs ask for."""
+    """The load of a cell as its router sees it: the GPUs its live jobs ask for. A cell serves jobs as they come."""
 
     free: int
     asked: int = 0

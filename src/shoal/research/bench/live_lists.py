@@ -33,7 +33,7 @@ _PAGE = JobFilter(limit=100)
 def lists(queued: int) -> dict[str, float]:
     """Measure another user's submissions and `shoal queue` while 24 listings of ``queued`` jobs run at a time.
 
-    ``seconds`` is the median submission.
+    ``seconds`` is the median time of a submission.
     """
     figures = _under_lock(queued)
     with TemporaryDirectory(prefix="shoal-bench-") as folder:

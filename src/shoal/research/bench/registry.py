@@ -117,7 +117,7 @@ def _philly(cluster: str, policy: str) -> Callable[[Path], dict[str, float]]:
 
 
 def _live_cycles(policy: str) -> tuple[float, float]:
-    """CPU seconds of one cycle: the first, which starts thousands of jobs, and the median of those with one arrival."""
+    """Return CPU seconds of the first cycle, which starts thousands of jobs, and the median of the later ones."""
     rng = np.random.default_rng(7)
     sizes = rng.choice([1, 1, 1, 2, 4, 8], 10_200).tolist()
     work = rng.uniform(1e5, 1e6, 10_200).tolist()

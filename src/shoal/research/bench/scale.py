@@ -27,7 +27,7 @@ SIZES = ((2_500, 256), (10_000, 1_024), (50_000, 12_500))
 """Live jobs and nodes of eight GPUs."""
 
 WORKLOADS = {"rigid": "gpu:{0}x8", "elastic": "gtx1080:{0}x8", "kinds": "v100:{1}x8,p100:{1}x8,k80:{2}x8"}
-"""By workload its cluster: all nodes, or a third of them and the rest."""
+"""By workload its cluster, a format of three numbers: all nodes, a third of them, and the nodes left by two thirds."""
 
 _EVERY = 20.0
 _CYCLES = 60

@@ -1,6 +1,6 @@
 """Simulated agents: thousands of nodes in one thread that exchange reports and orders with a real control plane.
 
-Each has two connections, as a real agent has: one holds a request open until its orders change, the other reports
+Each agent has two connections, as a real agent has: one holds a request open until its orders change, the other reports
 changes at once. Runs are entries in memory: a run starts as soon as it is ordered, and ends as ``Fleet.end_runs`` says.
 """
 
@@ -66,7 +66,7 @@ class _Link(asyncio.Protocol):
             self._take(0, b"")
 
     def data_received(self, data: bytes) -> None:
-        """Collect an answer."""
+        """Collect the bytes of an answer."""
         self._received += data
         head, found, body = self._received.partition(b"\r\n\r\n")
         if not found:
@@ -92,7 +92,7 @@ class _Agent:
     wait: float = 0.0
     runs: dict[tuple[int, int], RunReport] = field(default_factory=dict)
     freed: deque[float] = field(default_factory=deque)
-    """When the runs ended whose GPUs no later run has got yet."""
+    """End times of the runs whose GPUs no later run has got yet."""
     registered: bool = False
     _poll: _Link = field(init=False)
     _push: _Link = field(init=False)

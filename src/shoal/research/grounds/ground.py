@@ -37,9 +37,9 @@ PHILLY_CLUSTER = "gtx1080:16x4"
 class Ground:
     """One ground. ``settings`` are those of ``Scenario`` besides cluster, policy, seed and knowledge.
 
-    ``profiles`` and ``throughputs`` are paths within the folder of public data, of which ``needs`` must exist;
-    ``flat`` names a throughput file of Shockwave's, which is read without the cost of distance. A ground with an error
-    (wrong lengths, noise) names in ``base`` the ground without it.
+    ``profiles`` and ``throughputs`` are paths within the folder of public data, of which ``needs`` must exist; ``flat``
+    names a throughput file of Shockwave's, which is read without the cost of distance. A ground with an error (wrong
+    lengths, noise) names in ``base`` the ground without the error.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Ground:
     needs: str = ""
     base: str = ""
     reference: bool = False
-    """Whether it only serves as the base of another ground and counts in no mean."""
+    """Whether the ground is only the base of another ground and counts in no mean."""
     published: bool = False
     """Whether only the published numbers need it."""
     dev: tuple[int, ...] = DEV

@@ -1,9 +1,9 @@
 """The least needs of every job of a workload, by its true speeds: the data of the bounds on all schedules.
 
-The rate of a gang is that on as few nodes as hold it, since GPUs further apart are never faster in any profile; of a
-model with measured steps it is the best of all measured seats. A job follows its owner's batch sizes, or, if its batch
-size may be adapted, has at every stage of its training the best batch that its GPUs can hold, from the first second on
-and chosen in knowledge of its true speed and gradient noise. Jobs that share a GPU are not considered.
+The rate of a gang is that on as few nodes as hold it, since GPUs further apart are never faster in any profile; for a
+model with measured steps it is the best rate of all measured seats. A job follows its owner's batch sizes, or, if its
+batch size may be adapted, has at every stage of its training the best batch that its GPUs can hold, from the first
+second on and chosen in knowledge of its true speed and gradient noise. Jobs that share a GPU are not considered.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,8 @@ _STAGES = 20
 """Equal parts of the work of an adaptive job, in each of which the best noise scale counts for all of it."""
 
 _RATIO = 1.05
-"""Between the numbers of samples of a pass that are tried; ``_BETWEEN`` is how much better one between them may be."""
+"""Ratio of successive numbers of samples of a pass that are tried; ``_BETWEEN`` is how much better a number between two
+of them may be."""
 
 _BETWEEN = 1.002
 
@@ -163,8 +164,9 @@ def _least(rates: _Rates) -> _Needs:
 def _together(parts: Sequence[tuple[float, _Needs]]) -> _Needs:
     """The needs of all of the work, whose parts have different needs.
 
-    Work is counted by the least seconds in which it could be done: on each kind a count takes at least as long, and as
-    much, as in the part that suits the kind best. So no division of the parts among kinds is excluded.
+    Each part counts with the least seconds in which any kind does it. On each kind a counted second needs at least the
+    time and the GPU-seconds that it needs in the part that suits the kind best, so the bound holds for every division
+    of the parts among kinds.
     """
     least = [part * float(needs.seconds.min()) for part, needs in parts]
     whole, found = sum(least), []

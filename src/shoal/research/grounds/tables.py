@@ -54,7 +54,7 @@ class GroundComparison:
         return [log(max(mine[metric], 1e-9) / max(other[metric], 1e-9)) for mine, other in pairs]
 
     def ratio(self, metric: str, policy: str) -> float:
-        """Return the geometric mean of those ratios."""
+        """Return the geometric mean, over the draws, of the judged policy's figure over another's."""
         return exp(fmean(self.logs(metric, policy)))
 
     def over_bound(self, metric: str, rows: Rows) -> float:

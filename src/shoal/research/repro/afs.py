@@ -34,7 +34,7 @@ ONE_SEED = (0,)
 """The draws of figures whose policies take long."""
 LONG_TRACES = (2, 3, 5, 10)
 MOST_JOBS = 2000
-"""The jobs of these traces in the figures that do not take them whole; no other trace has as many."""
+"""Jobs taken of each of these long traces in figures that do not simulate whole traces; the others have fewer jobs."""
 FIRST_JOBS = 500
 FIRST = f"first {FIRST_JOBS}"
 """The jobs of runs of Themis, which holds an auction at every end of a lease, and of the runs beside it."""
@@ -206,7 +206,7 @@ def measure_all(
 ) -> Results:
     """Return the results of all variants on all traces and seeds, computed or stored.
 
-    At most ``jobs`` of each trace, and at most ``most`` of a long one.
+    At most ``jobs`` jobs of each trace are simulated, and at most ``most`` of a long one.
     """
     limits = {number: most if number in LONG_TRACES and jobs is None else jobs for number in traces}
     cases = [(number, seed, variant) for number in traces for seed in seeds for variant in wanted]

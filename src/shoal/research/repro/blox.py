@@ -58,7 +58,7 @@ class BloxRun:
 
 
 def _intervals(context: ReproContext) -> list[Table]:
-    """Pollux by interval; the runs are those of pollux-8b."""
+    """Return the table of Pollux by interval, from the runs of pollux-8b."""
     numbers = (6,) if context.quick else tuple(range(1, 9))
     variants = {seconds: PolluxVariant(f"pollux:interval={seconds},when=interval") for seconds in AUTHORS}
     place = "pollux/workloads"

@@ -1,8 +1,8 @@
 """Why recorded runs differ from the papers, as far as the cause was found, by reproduction.
 
-A cause is the beginning of the titles of the tables it explains (empty: all that differ), few words for the table of a
-paper's figures, and sentences that a full run prints below the verdict. Their numbers are of runs made to find the
-cause, not of the reproduction.
+A cause has three parts: the beginning of the titles of the tables it explains (empty: all that differ), a few words for
+the table of a paper's figures, and sentences that a full run prints below the verdict. Numbers in these sentences are
+from runs made to find the cause, not from the reproduction.
 """
 
 from collections.abc import Mapping

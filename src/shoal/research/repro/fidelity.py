@@ -3,7 +3,7 @@
 Six small jobs run under each of four policies as real processes, with checkpoints, resizes and changing batch sizes.
 Then the same submissions are simulated. The simulator gets only inputs measured in that run: submission times; the
 median time of a first start, of a later start and of an end; the mean time of passes by model, GPUs and samples; and
-the median noise scale that agents reported. It does not get decisions or completion times.
+the median noise scale that agents reported. The simulator does not get decisions or completion times.
 
 References: Gavel (OSDI '20) table 3, Shockwave (NSDI '23) table 3 and AFS (NSDI '21) figure 15 make such comparisons.
 """

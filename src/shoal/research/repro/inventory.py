@@ -85,7 +85,7 @@ def verdict(row: InventoryRow, recorded: Mapping[str, RecordedRun]) -> str:
 
 
 def brief_verdict(row: InventoryRow, recorded: Mapping[str, RecordedRun]) -> str:
-    """Return a row's verdict: of each kind the first, its first claim that differs, and the number of the others."""
+    """Return a row's verdicts in brief: of each kind the first, its first differing claim, and the number of others."""
     if not row.names:
         return "–"
     found = dict.fromkeys(text for name in row.names if name in recorded for text in recorded[name].verdicts)

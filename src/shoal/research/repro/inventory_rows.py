@@ -1,7 +1,7 @@
 """The numbered tables and figures of the papers, in their order.
 
 A row is its number, what it shows, the names of the reproductions that make it, what is smaller than in the paper, and
-the reason if nothing makes it. Results that are only in a paper's text, and our own, come after the figures.
+the reason if nothing makes it. Results that are only in a paper's text, and our own results, come after the figures.
 """
 
 Row = tuple[str, str, str, str, str]

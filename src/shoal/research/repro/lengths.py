@@ -40,7 +40,7 @@ _RULE = "as long again as it has run, and 600 s"
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A trace and the weeks, counted from its begin, that nothing was chosen on."""
+    """A trace, and its weeks, counted from its begin, that were not used to choose settings."""
 
     name: str
     read: Callable[[ReproContext], Sequence[Job]]

@@ -1,4 +1,4 @@
-"""One self-contained page of all reproductions: by paper, what is made, every table, verdict and figure drawn again."""
+"""A self-contained page of all reproductions: by paper, what is made, with every table, verdict and redrawn figure."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -39,7 +39,7 @@ def ratio_of(ratios: Sequence[float]) -> PairedRatio:
 def all_at_least(what: str, ratios: Mapping[str, PairedRatio], least: float) -> str:
     """Return the verdict on a paper's statement that all these ratios, of ``what``, are at least ``least``.
 
-    It differs where an interval lies below, and cannot be told where one has ``least`` within.
+    The verdict is "differs" if an interval lies below ``least``, and "cannot be told" if one contains it.
     """
     below = [f"{name} {ratio}" for name, ratio in ratios.items() if ratio.high < least]
     if below:

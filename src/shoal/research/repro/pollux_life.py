@@ -1,7 +1,7 @@
 """Pollux's jobs over time (OSDI '21 figures 5 to 7, §5.3.2): GPUs, batch sizes, efficiency, fairness, exploration.
 
 ``live_through`` simulates one workload and samples, every ten minutes, the cluster and its long jobs. A job's
-efficiency is that of the published trainings at its batch size and progress. Whatever the figure, one run serves all.
+efficiency is that of the published trainings at its batch size and progress. All figures use the same runs.
 """
 
 from collections.abc import Mapping, Sequence

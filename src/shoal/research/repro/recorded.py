@@ -36,7 +36,7 @@ def recorded_runs(file: Path | None = None) -> dict[str, RecordedRun]:
 
 
 def cpu_hours(runs: Mapping[str, RecordedRun]) -> float:
-    """Return the CPU hours of recorded runs together; a result that several of them use counts in each."""
+    """Return the total CPU hours of recorded runs; a result that several runs use counts in each."""
     return sum(run.cpu or 0.0 for run in runs.values()) / 3600.0
 
 

@@ -36,7 +36,7 @@ class ReproOutcome:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """The arguments of a reproduction's context, in any process."""
+    """The arguments from which each process makes the context of its reproductions."""
 
     folder: Path | None = None
     out: Path | None = None
@@ -50,9 +50,9 @@ class RunSettings:
 
 
 def run_one(reproduction: Reproduction, context: ReproContext) -> ReproOutcome:
-    """Run one reproduction; an error becomes its reason, and one that is not of the input is announced whole.
+    """Run one reproduction; an error becomes its reason. One other than `ShoalError` is announced with its traceback.
 
-    A full run names the causes of differences; those of a quick run may have others.
+    A full run names the causes of differences; differences of a quick run may have other causes.
     """
     used, reused = cpu_seconds(), context.cache.reused_cpu
     try:
@@ -72,8 +72,8 @@ def run_reproductions(
 ) -> Iterator[ReproOutcome]:
     """Run reproductions in ``settings.jobs`` processes and yield each outcome as it ends, in no fixed order.
 
-    One alone, and all with a single job, run in this process. If there are fewer reproductions than jobs, each has its
-    part of the jobs for runs of its own.
+    A single reproduction, and all if ``jobs`` is 1, run in this process. If there are fewer reproductions than jobs,
+    each gets an equal part of the jobs for its own runs.
     """
     if settings.jobs == 1 or len(wanted) < 2:
         context = settings.context(announce)

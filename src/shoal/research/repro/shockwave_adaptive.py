@@ -79,7 +79,7 @@ def beside_pollux(data: Path, number: int, jobs: int | None) -> dict[str, float]
 
 
 def with_schedules(rows: Workload, history: History) -> Workload:
-    """Return the jobs with the GPUs they ask for, and the batch sizes that a run's agents chose as their schedules."""
+    """Return the jobs with the GPUs they ask for; their batch schedules are the sizes that a run's agents chose."""
     at = {name: number for number, name in enumerate(history.ids)}
     jobs = []
     for job in rows.jobs:

@@ -48,7 +48,7 @@ def batch(data: Path, seed: int) -> Workload:
 
 
 def look(data: Path, policy: str, seed: int) -> dict[str, Any]:
-    """Return makespan and mean end by group of size in rounds, ρ by job, and the fraction of jobs above 1."""
+    """Return makespan and mean end by size group, in rounds; ρ by job; and the fraction of jobs with ρ above 1."""
     outcome = simulate(data, TraceCase(policy, batch(data, seed), "tacc", GPUS, seed))
     jobs = outcome.jobs
     order = np.argsort(jobs.exclusive * jobs.gpus, kind="stable")

@@ -113,7 +113,7 @@ def _named(run: Mapping[str, float]) -> dict[str, float]:
 
 
 def differences(pairs: Mapping[str, tuple[Mapping[str, float], Mapping[str, float]]]) -> dict[str, float]:
-    """Return the mean difference of simulated and physical figures; relative, of the unfair fraction in points."""
+    """Return mean differences of simulated from physical figures: relative ones, in points for the unfair fraction."""
     relative = {
         name: fmean(abs(simulated[name] / physical[name] - 1.0) for physical, simulated in pairs.values())
         for name in ("makespan", "JCT")

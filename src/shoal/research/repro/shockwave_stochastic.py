@@ -1,10 +1,11 @@
 """Shockwave's stochastic market (NSDI '23 appendix F): welfare of expected utilities, with two jobs and more.
 
 Jobs change their pace at random: after each round of its own a slow job becomes fast with its own probability, for
-good. A plan says which jobs run, one GPU each, by the round and by the paces seen. Expected utilities of plans that
+good. A plan says which jobs run, one GPU each, by round and by the paces seen so far. Expected utilities of plans that
 toss a coin first form a polytope, that of the linear program (6); its corners are found by going backwards through the
 rounds, and the mixture of corners with the most Σ log utility by Cover's iteration. No plan is better by more than the
-gap: the largest Σ uᵢ/Uᵢ over corners, less the number of jobs. States multiply, 2 to the number of changing jobs.
+gap: the largest Σ uᵢ/Uᵢ over corners, less the number of jobs. There are 2 states to the power of the number of
+changing jobs.
 
 References: Cover, "An Algorithm for Maximizing Expected Log Investment Return", IEEE Trans. Inf. Theory 1984.
 """

@@ -1,4 +1,4 @@
-"""Shockwave's example of filters (NSDI '23 §2.1, table 1, figures 1 and 15): printed schedules, and all others.
+"""Shockwave's example of filters (NSDI '23 §2.1, table 1, figures 1 and 15): its schedules beside all possible ones.
 
 Three jobs on four GPUs take 12, 8 and 6 rounds on one GPU and ask for 3, 2 and 2; with fewer they are slower in
 proportion. A job's deadline is its serial time times N over M: 9, 6 and 4.5 rounds. The schedules are those of figures

@@ -55,7 +55,7 @@ class SiaRuns:
     results: Mapping[tuple[str, int], PolluxResult]
 
     def of(self, policy: str, name: str) -> list[float]:
-        """Return a figure of each workload under a policy."""
+        """Return one figure of each workload under a policy."""
         return [float(getattr(self.results[policy, number], name)) for number in self.numbers]
 
 

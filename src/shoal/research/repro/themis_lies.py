@@ -63,7 +63,7 @@ class LieEffect:
 def identical_apps(seed: int) -> Workload:
     """Return eight identical apps, each with four trials on gangs of four: twice the GPUs of figure 18's cluster.
 
-    They are the same for every seed, which affects only how payments are rounded and assigned.
+    The apps are the same for every seed, which affects only how payments are rounded and assigned.
     """
     kind = next(t for t in catalog().types() if t.model == _NETWORK)
     work = whole_steps(kind, "p100", 4, 2 * 3600.0)

@@ -171,7 +171,7 @@ def reading_tables(context: ReproContext) -> list[Table]:
 
 
 def _lies(context: ReproContext) -> list[Table]:
-    """Lies of one app with both readings; see figure 18."""
+    """Return the effect of lies of one app, as in figure 18, with both readings."""
     seeds = range(2 if context.quick else SEEDS)
     tables = []
     for contest in contests()[:1] if context.quick else contests():

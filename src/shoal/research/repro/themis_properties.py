@@ -6,8 +6,9 @@ Each auction has up to four bidders for up to eight GPUs. A bidder's value is 1/
 - ``concave``, with a slowdown that grows with the GPUs; in ``gangs``: only at multiples of a gang;
 - ``late``: linear but with time already elapsed, as in equation 1.
 
-The arbiter counts nothing as 1/``nothing`` of the value of the fewest GPUs. Judged are the winners' bundles, what is
-left of them after payment and random rounding, in expectation, and the GPUs after all that is left was handed out.
+The arbiter counts a bundle without GPUs as 1/``nothing`` of the value of the fewest GPUs. The properties are judged of
+the winners' bundles, of what is left of them after payment and random rounding, in expectation, and of the GPUs after
+the rest was handed out.
 
 - PE: no allocation is better for one bidder and worse for none.
 - EF: no bidder values another's bundle more than its own; EF1: nor the other's less one GPU.
@@ -85,7 +86,7 @@ class RandomAuction:
         return list(map(CountBid, usable, with_finite_worth(logs)))
 
     def counted(self, values: Floats) -> Floats:
-        """The values with that of nothing as the arbiter counts it."""
+        """Return the values, with that of a bundle without GPUs as the arbiter counts it."""
         counted = values.copy()
         counted[0] = float(values[values > 0.0][0]) / self.nothing
         return counted

@@ -1,8 +1,9 @@
 """The paper's numbers as claims, each with ours, a 95 % interval, and a verdict computed from them.
 
 A claim agrees with the paper if some value of our 95 % interval is within ``NEAR`` of the paper's number; where the
-paper gives a bound, if our whole interval keeps it. It cannot be told from fewer than three seeds, from an interval
-half as wide as its mean, or from one that reaches over a bound; figures without chance are compared as they are.
+paper gives a bound, if our whole interval keeps it. The verdict is "cannot be told" for fewer than three seeds, for an
+interval half as wide as its mean, and for one that reaches over a bound; figures without chance are compared as they
+are.
 """
 
 from collections.abc import Callable, Sequence
@@ -91,7 +92,7 @@ class Claim:
 
 
 def verdict(claims: Sequence[Claim]) -> str:
-    """All claims together: they reproduce if all hold; those that differ are named with both numbers."""
+    """Return the verdict on all claims: reproduced if all hold; claims that differ are named with both numbers."""
     wrong = [claim for claim in claims if not claim.undecided and not claim.holds]
     if wrong:
         words = {"equal": "paper", "most": "paper at most", "least": "paper at least"}

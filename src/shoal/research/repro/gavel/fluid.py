@@ -1,7 +1,7 @@
 """The ideal that figure 15b compares with: jobs of one GPU progress exactly as their shares say, without rounds.
 
 Shares are computed anew whenever a job arrives or ends and hold until the next time; nothing is lost to restarts. No
-cluster could carry it out, since a GPU would serve several jobs at once.
+cluster could carry these shares out, since a GPU would serve several jobs at once.
 """
 
 from dataclasses import replace

@@ -52,7 +52,7 @@ def load_cases(
 
 
 def of(results: Results, policy: str, rate: float, shown: Callable[[LoadResult], float]) -> list[float]:
-    """A figure of one policy at one rate, by seed."""
+    """Return a figure of one policy at one rate, by seed."""
     return [shown(result) for case, result in results.items() if (case.policy, case.rate) == (policy, rate)]
 
 

@@ -111,7 +111,7 @@ def _lead(values: list[float], at: int) -> SeedInterval:
 
 
 def figure_4(pairs: Mapping[str, Any]) -> Table:
-    """Parts of their throughput that two models keep beside each other on a P100."""
+    """The fractions of their throughput that two models keep when they share a P100."""
     keys = {name: f"('{name}', 1)" for name in PAIRED}
     rows: list[list[Cell]] = []
     for name, key in keys.items():
