@@ -355,6 +355,22 @@ def test_an_agent_ordered_to_end_lets_jobs_save_then_reports_and_exits(site: Sit
     assert {(run.blameless, run.cause) for run in ends} == {(True, "its node's agent was stopped")}
 
 
+def test_a_rank_that_leaves_at_the_signal_that_also_ends_its_agent_counts_as_warned(site: Site, ask: Any) -> None:
+    """As Slurm ends an allocation: it signals all its processes at once, and the rank is gone first."""
+    agent = site.agent()
+    site.plane.want(ask("go", SAVE))
+    site.plane.until("running")
+    file(site, "up")
+    (rank,) = site.alive()
+    agent.send_signal(signal.SIGSTOP)
+    os.kill(rank, signal.SIGTERM)
+    until(lambda: not living(rank), "the rank leaves")
+    agent.send_signal(signal.SIGTERM)
+    agent.send_signal(signal.SIGCONT)
+    (end,) = site.plane.until("ended").exits
+    assert (end.status, end.warned) == (0, True)
+
+
 def test_a_second_signal_ends_an_agent_at_once(site: Site, ask: Any) -> None:
     agent = site.agent()
     site.plane.want(ask("go", DEAF, grace=3600.0))

@@ -383,7 +383,9 @@ class NodeAgent:
                 keeper.cause, keeper.blameless = message.cause, message.why == "node"
             case "ended":
                 _LOG.info("rank ended", extra={"run": key, "rank": message.rank, "status": message.status})
-                self._state.exited(key, message.rank, message.status, warned=message.warned)
+                # An engine signals all processes of an allocation: a rank may have left before its keeper warns it.
+                warned = message.warned or self._signals.count > 0
+                self._state.exited(key, message.rank, message.status, warned=warned)
                 self._sessions.rank_ended(key, message.rank, message.status)
             case "left":
                 self._sessions.left(message.session, message.status, message.cause)
