@@ -16,6 +16,22 @@ UNSETTLED = -2
 """The choice of a row that depends on the exact prices."""
 
 
+def first_options(rows: int, row: Indices) -> Indices:
+    """Return, by row, the number of its first option, and at the end the number of options; ``row`` is by option."""
+    begin = np.zeros(rows + 1, dtype=np.intp)
+    np.cumsum(np.bincount(row, minlength=rows), out=begin[1:])
+    return begin
+
+
+def highest(values: Floats, begin: Indices, none: float) -> Floats:
+    """Return, by row, the highest value of its options; ``none`` without an option."""
+    able = (begin[1:] > begin[:-1]).nonzero()[0]
+    found = np.full(len(begin) - 1, none)
+    if len(able):
+        found[able] = np.maximum.reduceat(values, begin[able])
+    return found
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ListedOptions:
     """Options in order of their rows: row, worth over none (above 0), units (at least 1), pool.
@@ -34,9 +50,7 @@ class ListedOptions:
     @classmethod
     def of(cls, rows: int, row: Indices, worth: Floats, units: Floats, pool: Indices, stays: Flags) -> "ListedOptions":
         """Return the options of this number of rows; arguments are by option, in order of rows."""
-        begin = np.zeros(rows + 1, dtype=np.intp)
-        np.cumsum(np.bincount(row, minlength=rows), out=begin[1:])
-        return cls(row, worth, units, pool, stays, begin)
+        return cls(row, worth, units, pool, stays, first_options(rows, row))
 
     @property
     def rows(self) -> int:
@@ -45,11 +59,7 @@ class ListedOptions:
 
     def top(self, values: Floats) -> Floats:
         """By row the most of these values, which are by option; −inf without an option."""
-        able = (self.begin[1:] > self.begin[:-1]).nonzero()[0]
-        found = np.full(self.rows, -np.inf)
-        if len(able):
-            found[able] = np.maximum.reduceat(values, self.begin[able])
-        return found
+        return highest(values, self.begin, -np.inf)
 
     def first_at(self, values: Floats, top: Floats) -> Indices:
         """By row the number of its first option with the value ``top``; −1 without an option."""

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.core.arrays import Flags, Floats, Indices
+from shoal.solve.listed_options import first_options, highest
 
 T = TypeVar("T", np.intp, np.float64)
 
@@ -28,9 +29,7 @@ class OptionList:
     @classmethod
     def of(cls, jobs: int, job: Indices, column: Indices, gpus: Indices, kind: Indices, rate: Floats) -> "OptionList":
         """The options of this number of jobs."""
-        begin = np.zeros(jobs + 1, dtype=np.intp)
-        np.cumsum(np.bincount(job, minlength=jobs), out=begin[1:])
-        return cls(begin, job, column, gpus, kind, rate)
+        return cls(first_options(jobs, job), job, column, gpus, kind, rate)
 
     def __len__(self) -> int:
         return len(self.job)
@@ -52,11 +51,7 @@ class OptionList:
 
     def top(self, values: Floats, none: float) -> Floats:
         """By job the most of these values, which are by option; ``none`` without an option."""
-        able = (self.begin[1:] > self.begin[:-1]).nonzero()[0]
-        found = np.full(self.jobs, none)
-        if len(able):
-            found[able] = np.maximum.reduceat(values, self.begin[able])
-        return found
+        return highest(values, self.begin, none)
 
     def of_jobs(self, jobs: Indices) -> "OptionList":
         """The options of these jobs, which are numbered from 0."""
