@@ -1,6 +1,7 @@
-"""The apps that could use GPUs of an offer, with apps of one job in columns: who is invited, who bids, who takes part.
+"""The apps that could use GPUs of an offer: those invited to the auction, their bids, and those that get what is left.
 
-Apps are in order of their numbers, whichever form they have, so that equal figures and draws of chance fall alike.
+Apps of one job are columns, the others objects. Both are in order of their numbers, so that ties and random draws come
+out the same in either form.
 """
 
 from collections.abc import Mapping, Sequence
